@@ -1,0 +1,108 @@
+"""What a rank is promised and what it owes. Standard library only; shared by launcher, runtime and user scripts.
+
+Promised (environment): torchrun's variables in full, and the names below. Owed: an exit code, and, for a run whose
+progress shall be watched, records on the report pipe: one JSON object a line, written whole. A record has a `kind`:
+
+    progress    {step}                               a step was finished (each rank)
+    metrics     {step, loss, lr, grad_norm, ...}     one line of metrics.jsonl (rank 0)
+    memory      {parameters_bytes, gradients_bytes, optimizer_bytes, ...}
+    phase       {phase: "build"|"train"|"checkpoint"|"eval"}
+    event       {event: "checkpoint"|"resume"|..., ...}   something for the journal
+    error       {type, message, traceback, frame}    the exception that ends this rank
+    done        {}                                   all steps are done; an exit with code 0 is meant
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from typing import Any
+
+RUNSPEC_ENV = "DISTPERF_RUNSPEC"  # the resolved run as JSON; the bundled runtime reads nothing else
+RUN_ID_ENV = "DISTPERF_RUN_ID"
+TOKEN_ENV = "DISTPERF_JOB_TOKEN"  # in every process of a run, so that none can be missed when it ends
+ATTEMPT_ENV = "DISTPERF_ATTEMPT"  # 1, 2, ...
+REPORT_FD_ENV = "DISTPERF_REPORT_FD"  # write end of a pipe to this node's agent
+ADDRESS_ENV = "DISTPERF_ADDRESS"  # the address of this node that the other nodes use
+RESUME_ENV = "DISTPERF_RESUME"  # a checkpoint folder to start from; empty: from the run's own newest, if any
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+EXIT_PREFLIGHT = 4
+EXIT_PREEMPTED = 75
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+# A rank never waits for its agent: what the pipe cannot take is kept here, and the oldest records are let go past
+# this many (a pipe holds 64 KiB, an agent reads it every few milliseconds; this is hours of a stopped agent).
+MAX_WAITING_RECORDS = 65536
+
+
+class Reporter:
+    """Sends records to the agent without ever blocking the rank. Does nothing when there is no agent."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING_RECORDS)
+        if fd is not None:
+            os.set_inheritable(fd, False)
+            os.set_blocking(fd, False)
+
+    @classmethod
+    def from_env(cls, environ: dict[str, str] | None = None) -> Reporter:
+        """Reporter on the pipe named in the environment, or a silent one."""
+        text = (os.environ if environ is None else environ).get(REPORT_FD_ENV, "")
+        try:
+            fd = int(text)
+            os.fstat(fd)
+        except (ValueError, OSError):
+            return cls(None)
+        return cls(fd)
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Queue one record and hand the pipe as much as it takes."""
+        if self._fd is None:
+            return
+        self._waiting.append(json.dumps({"kind": kind, **fields}).encode() + b"\n")
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the pipe takes now. Never blocks and never raises: a rank outlives its agent's pipe."""
+        while self._waiting and self._fd is not None:
+            line = self._waiting[0]
+            try:
+                written = os.write(self._fd, line)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._fd = None
+                return
+            if written < len(line):
+                self._waiting[0] = line[written:]
+            else:
+                self._waiting.popleft()
+
+
+_reporter: Reporter | None = None
+
+
+def reporter() -> Reporter:
+    """The process-wide reporter (one pipe, one writer)."""
+    global _reporter
+    if _reporter is None:
+        _reporter = Reporter.from_env()
+    return _reporter
+
+
+def report(step: int, **metrics: float) -> None:
+    """Tell distperf that `step` is finished, from any training script; harmless outside distperf.
+
+    With metrics (say `loss=`), the line also goes to the run's metrics.jsonl and to the progress display; call it
+    so on one rank only.
+    """
+    reporter().send("progress", step=step)
+    if metrics:
+        reporter().send("metrics", step=step, **metrics)

@@ -1,0 +1,48 @@
+"""What can go wrong in a recipe or in the runtime because of a user, a disk, a network or a peer.
+
+DistperfError                      exit code
+  RecipeError (ValueError)         2   the recipe or a --set flag; carries every problem found, with positions
+    BatchError                     2   global batch, micro batch and ranks do not fit together
+    MeshError                      2   the parallel axes do not multiply to the world size
+  DataError                        1   text or token shards missing, too small, or damaged
+  CheckpointError                  1   could not be written or read
+    CheckpointMissing              1   none there, or not complete
+"""
+
+from __future__ import annotations
+
+
+class DistperfError(Exception):
+    """Root of the tree. Its text is shown to the user as it is, without a traceback."""
+
+    exit_code = 1
+
+
+class RecipeError(DistperfError, ValueError):
+    """The recipe is wrong. `problems` holds one line per fault, each with file:line:column where known."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class BatchError(RecipeError):
+    """Global batch, micro batch, accumulation and data-parallel size do not fit together."""
+
+
+class MeshError(RecipeError):
+    """The sizes of the parallel axes do not fit the world size."""
+
+
+class DataError(DistperfError):
+    """Training data cannot be used."""
+
+
+class CheckpointError(DistperfError):
+    """A checkpoint could not be written or read."""
+
+
+class CheckpointMissing(CheckpointError):
+    """No complete checkpoint where one was asked for."""

@@ -1,0 +1,1 @@
+"""The recipe: what a user writes, checked, resolved and explained. No torch here."""

@@ -1,0 +1,151 @@
+"""RunSpec: a recipe with nothing left open. Identical bytes reach every rank; everything downstream reads only this.
+
+Frozen dataclasses of the standard library, so that a rank can read its orders without the recipe's checkers. A field
+carries no default here: defaults belong to the recipe's schema, and resolving fills in all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A Llama-family decoder, complete. `vocab` comes from the tokenizer where the recipe gives none."""
+
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+    tied_embedding: bool
+    rope_theta: float
+    norm_eps: float
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Where tokens come from: exactly one of text (globs), tokens (shard folders) or synthetic is set."""
+
+    text: tuple[str, ...]
+    tokens: tuple[str, ...]
+    synthetic: bool
+    tokenizer: str  # "byte", or the path of a tokenizers JSON file
+    seq_len: int
+    boundary: str  # "predict": across documents too | "mask": no loss on the first token of a document
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """The batch equation holds: global_batch == micro_batch * accumulation * data-parallel size."""
+
+    steps: int
+    global_batch: int
+    micro_batch: int
+    accumulation: int
+    seed: int
+    grad_clip: float | None
+
+
+@dataclass(frozen=True)
+class ScheduleSpec:
+    """Learning rate over steps. `decay_steps` is the length of the final decay (all after warm-up, but for wsd)."""
+
+    name: str  # constant | cosine | linear | wsd
+    warmup_steps: int
+    decay_steps: int
+    min_lr: float
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
+
+    name: str
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    schedule: ScheduleSpec
+
+
+@dataclass(frozen=True)
+class ParallelSpec:
+    """Sizes of the mesh axes and the ZeRO stage; `dp_shard` is the number of ranks state is divided by."""
+
+    zero: int
+    dp_shard: int
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """every_steps 0 and save_last false: none is written. `dir` is absolute, one folder seen by all nodes."""
+
+    every_steps: int
+    save_last: bool
+    keep: int
+    dir: str
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training run for the bundled runtime, resolved."""
+
+    schema: int
+    name: str
+    run_id: str
+    world_size: int
+    model: ModelSpec
+    data: DataSpec
+    train: TrainSpec
+    optimizer: OptimizerSpec
+    precision: str  # fp32 | bf16
+    parallel: ParallelSpec
+    checkpoint: CheckpointSpec
+    reasons: dict[str, str]  # recipe key -> why its "auto" became what it is
+
+
+RUNSPEC_SCHEMA = 1
+
+T = TypeVar("T")
+
+
+def to_json(spec: Any) -> str:
+    """Canonical JSON of a spec: sorted keys, so equal specs are equal bytes."""
+    return json.dumps(dataclasses.asdict(spec), sort_keys=True)
+
+
+def from_json(cls: type[T], text: str) -> T:
+    """Inverse of `to_json`. Raises ValueError naming the missing or unknown field."""
+    return typing.cast(T, _build(cls, json.loads(text), cls.__name__))
+
+
+def _build(hint: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        return _build_dataclass(typing.cast(type, hint), value, where)
+    if origin is tuple:
+        inner = typing.get_args(hint)[0]
+        return tuple(_build(inner, item, where) for item in value)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _build(next(a for a in typing.get_args(hint) if a is not type(None)), value, where)
+    if hint is float:
+        return float(value)
+    return value
+
+
+def _build_dataclass(cls: type, value: Any, where: str) -> Any:
+    hints = typing.get_type_hints(cls)
+    missing, unknown = hints.keys() - value.keys(), value.keys() - hints.keys()
+    if missing or unknown:
+        raise ValueError(f"{where}: missing {sorted(missing)}, unknown {sorted(unknown)}")
+    return cls(**{name: _build(hint, value[name], f"{where}.{name}") for name, hint in hints.items()})
