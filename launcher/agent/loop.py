@@ -1,0 +1,221 @@
+"""The agent's event loop: one thread, one selector. Carries out what the controller says, tells what happens."""
+
+import os
+import selectors
+import signal
+import time
+from typing import Any, Dict, Optional
+
+from launcher import protocol
+from launcher.agent import processes, questions
+from launcher.agent.outbox import Outbox
+from launcher.agent.ranks import Rank, Ranks, why_not_started
+from launcher.agent.spool import Spool
+
+LOG_LOOK_S = 0.025  # how often files are looked at for new bytes while ranks run
+KILL_AGAIN_S = 0.1  # how often what survives SIGKILL (a fork in between) is looked for
+
+
+class Agent:
+    """Serves one controller over two descriptors until it says Bye, goes silent for lease_s, or hangs up."""
+
+    def __init__(self, in_fd: int, out_fd: int, guardian_fd: int) -> None:
+        self._in_fd = in_fd
+        self._out_fd = out_fd
+        self._guardian_fd = guardian_fd
+        self._reader = protocol.FrameReader()
+        self._outbox = Outbox(out_fd, self._next_log_frame)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(in_fd, selectors.EVENT_READ, self._read_controller)
+        self._wakeup()
+        self._orders = protocol.Configure(protocol.VERSION, "", "", 25.0, 30.0, 1.0)
+        self._spool = None  # type: Optional[Spool]
+        self._ranks = Ranks(0, "")
+        self._steps = {}  # type: Dict[str, int]
+        self._heard = self._beat = time.monotonic()
+        self._kill_at = None  # type: Optional[float]
+        self._idle_told = True
+        self._leaving = False
+
+    def say(self, message: protocol.Message) -> None:
+        """Queue a message to the controller."""
+        self._outbox.put(protocol.encode(message))
+
+    def serve(self) -> None:
+        """Run until there is nothing left to do here."""
+        while not self._over():
+            self._write_controller()
+            for key, _ in self._selector.select(self._wait_s()):
+                key.data(key.fd)
+            self._reap()
+            self._keep_time(time.monotonic())
+        self._farewell()
+
+    def _write_controller(self) -> None:
+        all_written = self._outbox.flush()
+        if all_written and self._out_fd in self._selector.get_map():
+            self._selector.unregister(self._out_fd)
+        elif not all_written and self._out_fd not in self._selector.get_map():
+            self._selector.register(self._out_fd, selectors.EVENT_WRITE, lambda fd: None)
+
+    # What comes in.
+
+    def _wakeup(self) -> None:
+        read_end, write_end = os.pipe()
+        for fd in (read_end, write_end):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._selector.register(read_end, selectors.EVENT_READ, lambda fd: os.read(fd, 4096))
+
+    def _read_controller(self, fd: int) -> None:
+        try:
+            data = os.read(fd, 1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            self._controller_gone()
+            return
+        self._heard = time.monotonic()
+        for message in self._reader.feed(data):
+            self._obey(message)
+
+    def _obey(self, message: Any) -> None:
+        if isinstance(message, protocol.Configure):
+            self._configure(message)
+        elif isinstance(message, protocol.Ask):
+            self._answer(message)
+        elif isinstance(message, protocol.Start):
+            self._start(message)
+        elif isinstance(message, protocol.Stop):
+            self._stop(message.grace_s)
+        elif isinstance(message, protocol.Bye):
+            self._leaving = True
+            if self._ranks.running():
+                self._stop(self._orders.grace_s)
+
+    def _configure(self, orders: protocol.Configure) -> None:
+        self._orders = orders
+        os.write(self._guardian_fd, orders.token.encode() + b"\n")
+        # Of an earlier agent of this run on this node that the link or a signal took away.
+        processes.send(processes.with_token(orders.token), signal.SIGKILL)
+
+    def _answer(self, ask: protocol.Ask) -> None:
+        try:
+            self.say(protocol.Answer(ask.id, questions.answer(ask.question, ask.args), None))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.say(protocol.Answer(ask.id, None, "%s: %s" % (ask.question, error)))
+
+    def _start(self, message: protocol.Start) -> None:
+        self._drop_ranks()
+        self._ranks = Ranks(message.attempt, self._orders.token)
+        self._steps = {}
+        self._kill_at, self._idle_told = None, False
+        for order in message.ranks:
+            try:
+                if self._spool is None:
+                    self._spool = Spool(self._orders.run_id)
+                rank = self._ranks.start(order, self._spool)
+            except OSError as error:
+                why = why_not_started(order, error)
+                self.say(protocol.Exited(message.attempt, order["rank"], None, None, "", why))
+                continue
+            self._selector.register(rank.report_fd, selectors.EVENT_READ, self._reporter(order["rank"], rank))
+            self.say(protocol.Started(message.attempt, order["rank"], rank.process.pid))
+
+    def _reporter(self, number: int, rank: Rank) -> Any:
+        def read(fd: int) -> None:
+            for record in rank.records():
+                if record["kind"] == "progress" and isinstance(record.get("step"), int):
+                    self._steps[str(number)] = record["step"]
+                else:
+                    self.say(protocol.Record(self._ranks.attempt, number, record))
+
+        return read
+
+    # What happens to ranks.
+
+    def _reap(self) -> None:
+        for number, code, name in self._ranks.reap():
+            rank = self._ranks.all[number]
+            self._reporter(number, rank)(rank.report_fd)  # what it said before it ended comes first
+            self._selector.unregister(rank.report_fd)
+            self.say(protocol.Exited(self._ranks.attempt, number, code, name, rank.log.tail(), None))
+
+    def _stop(self, grace_s: float) -> None:
+        if not grace_s:
+            self._ranks.signal(signal.SIGKILL)
+        elif self._kill_at is None:
+            self._ranks.signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
+
+    def _keep_time(self, now: float) -> None:
+        if now - self._heard > self._orders.lease_s and not self._leaving:
+            self._controller_gone()
+        if now - self._beat >= self._orders.heartbeat_s:
+            self._beat = now
+            self._heartbeat()
+        if self._idle_told or self._ranks.running():
+            if self._kill_at is not None and now >= self._kill_at and self._ranks.running():
+                self._ranks.signal(signal.SIGKILL)
+                self._kill_at = now + KILL_AGAIN_S
+            return
+        self._end_the_rest(now)
+
+    def _end_the_rest(self, now: float) -> None:
+        """All ranks have ended; their own children follow, and the last log bytes."""
+        left = self._ranks.left()
+        if left:
+            if self._kill_at is None:
+                processes.send(left, signal.SIGTERM)
+                self._kill_at = now + self._orders.grace_s
+            elif now >= self._kill_at:
+                processes.send(left, signal.SIGKILL)
+                self._kill_at = now + KILL_AGAIN_S
+            return
+        if self._outbox.flush():
+            self._heartbeat()
+            self.say(protocol.Idle(self._ranks.attempt))
+            self._idle_told = True
+
+    def _heartbeat(self) -> None:
+        steps, self._steps = self._steps, {}
+        self.say(protocol.Heartbeat(self._ranks.attempt, steps))
+
+    def _next_log_frame(self) -> Optional[bytes]:
+        for number, rank in list(self._ranks.all.items()):
+            chunk = rank.log.next_chunk()
+            if chunk is not None:
+                self._ranks.all[number] = self._ranks.all.pop(number)  # the next look begins with another rank
+                return protocol.encode_log(self._ranks.attempt, number, *chunk)
+        return None
+
+    # The end.
+
+    def _controller_gone(self) -> None:
+        """Nobody hears us any more: end the ranks, in order if they let us, and leave."""
+        if self._in_fd in self._selector.get_map():
+            self._selector.unregister(self._in_fd)
+        if not self._leaving:
+            self._leaving = self._outbox.broken = True
+            self._stop(self._orders.grace_s)
+
+    def _over(self) -> bool:
+        return self._leaving and self._idle_told
+
+    def _wait_s(self) -> float:
+        until_beat = max(0.0, self._beat + self._orders.heartbeat_s - time.monotonic())
+        return until_beat if self._idle_told else min(until_beat, LOG_LOOK_S)
+
+    def _drop_ranks(self) -> None:
+        self._ranks.forget()
+
+    def _farewell(self) -> None:
+        self._drop_ranks()
+        if self._spool is not None:
+            self._spool.remove()
+        os.write(self._guardian_fd, b"bye\n")
+        deadline = time.monotonic() + 1.0
+        while not self._outbox.flush() and time.monotonic() < deadline:
+            time.sleep(0.01)

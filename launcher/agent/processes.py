@@ -1,0 +1,155 @@
+"""Start a rank, find every process of a run, end them: by group and job token, never by name."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from typing import Any, Dict, Iterable, List, Optional
+
+TOKEN_ENV = "DISTPERF_JOB_TOKEN"
+REPORT_FD_ENV = "DISTPERF_REPORT_FD"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent ends, so that they can be reaped here."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """In a fresh child: SIGKILL this process when its parent ends; at once if it has ended already."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def spawn(order: Dict[str, Any], log_fd: int, report_fd: int) -> "subprocess.Popen[bytes]":
+    """Start a rank in its own session and group, output into its log. Raises OSError when it cannot be started.
+
+    argv and env go to the kernel as the bytes they were: no shell, no re-encoding by this machine's locale.
+    """
+    env = rank_environment(os.environb, order["env"], order.get("slots"), order.get("devices"))
+    env[REPORT_FD_ENV.encode()] = str(report_fd).encode()
+    parent = os.getpid()
+    try:
+        return subprocess.Popen(
+            [to_bytes(word) for word in order["argv"]],
+            env=env,
+            cwd=to_bytes(order["cwd"]),
+            stdin=subprocess.DEVNULL,
+            stdout=log_fd,
+            stderr=log_fd,
+            pass_fds=(report_fd,),
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent),
+        )
+    except subprocess.SubprocessError as error:  # the child's half of the start failed
+        raise OSError(str(error))
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes that a text of the protocol stands for."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def rank_environment(
+    base: Dict[bytes, bytes],
+    given: Dict[str, str],
+    slots: Optional[List[int]],
+    devices: Optional[List[int]],
+) -> Dict[bytes, bytes]:
+    """The node's own environment, less what another launcher may have left in it, plus what was given.
+
+    devices: physical devices named in the hostfile. slots: places chosen by a filter; they index the devices
+    that the node's own CUDA_VISIBLE_DEVICES leaves visible, or all of them. Neither: the node's mask stays.
+    """
+    env = {k: v for k, v in base.items() if k not in _OTHERS and not k.startswith((b"TORCHELASTIC_", b"DISTPERF_"))}
+    if devices is None and slots is not None:
+        mask = [d for d in env.get(b"CUDA_VISIBLE_DEVICES", b"").split(b",") if d]
+        if mask and max(slots) < len(mask):
+            env[b"CUDA_VISIBLE_DEVICES"] = b",".join(mask[slot] for slot in slots)
+        elif not mask and slots != list(range(len(slots))):
+            devices = slots
+    if devices is not None:
+        env[b"CUDA_VISIBLE_DEVICES"] = b",".join(b"%d" % device for device in devices)
+    env.update((to_bytes(name), to_bytes(value)) for name, value in given.items())
+    return env
+
+
+_OTHERS = {
+    b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE", b"GROUP_RANK", b"GROUP_WORLD_SIZE",
+    b"ROLE_RANK", b"ROLE_WORLD_SIZE", b"ROLE_NAME", b"MASTER_ADDR", b"MASTER_PORT",
+}  # fmt: skip
+
+
+def with_token(token: str, spare: Iterable[int] = ()) -> List[int]:
+    """Pids of living processes that carry the run's token in their environment, as far as we may look."""
+    needle = (TOKEN_ENV + "=" + token).encode()
+    skip = set(spare) | {os.getpid()}
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in skip:
+            try:
+                with open("/proc/%s/environ" % name, "rb") as file:
+                    if needle in file.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:  # ended meanwhile, or another user's
+                continue
+    return found
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Signal each process; one that has ended meanwhile is fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def send_group(leader: int, number: int) -> None:
+    """Signal the process group of a rank."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def start_guardian(*close: int) -> int:
+    """Fork a process that outlives a SIGKILLed agent long enough to end its run. Returns the write end of its pipe.
+
+    Ranks die with the agent (parent-death signal), their own children do not. The guardian waits for the pipe's
+    end of file, which no way of dying can avoid, and ends what carries the token. Tell it the token by writing it
+    as one line; an agent that closes the pipe after writing "bye" needs nothing from it. (The pipe trick is
+    Horovod's.)
+    """
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(read_end)
+        return write_end
+    os.setsid()
+    os.close(write_end)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2) + close:  # hold nothing of the agent's: an SSH session ends when its last descriptor does
+        os.dup2(null, fd)
+    try:
+        _guard(read_end)
+    finally:
+        os._exit(0)
+
+
+def _guard(read_end: int) -> None:
+    with open(read_end, "rb") as pipe:
+        lines = pipe.read().decode().split("\n")
+    token, last_word = lines[0], lines[1:2]
+    if not token or last_word == ["bye"]:
+        return
+    for _ in range(50):  # a process may fork while we look: until none is left
+        left = with_token(token)
+        if not left:
+            return
+        send(left, signal.SIGKILL)

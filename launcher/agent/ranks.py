@@ -1,0 +1,127 @@
+"""The ranks of one attempt on this node: processes, report pipes, logs."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from launcher.agent import processes
+from launcher.agent.spool import RankLog, Spool
+
+MAX_RECORD_BYTES = 1 << 20
+
+
+class Rank:
+    """One rank: its process, the read end of its report pipe, and its log."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", report_fd: int, log: RankLog) -> None:
+        self.process = process
+        self.report_fd = report_fd
+        self.log = log
+        self.ended = False
+        self._partial = b""
+
+    def records(self) -> Iterator[Dict[str, Any]]:
+        """Records that have arrived. What is not a JSON object on one line is dropped: it came from user code."""
+        while True:
+            try:
+                data = os.read(self.report_fd, 65536)
+            except OSError:  # nothing there now
+                return
+            if not data:
+                return
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            if len(self._partial) > MAX_RECORD_BYTES:
+                self._partial = b""
+            for line in lines:
+                try:
+                    record = json.loads(line.decode("utf-8", "replace"))
+                except ValueError:
+                    continue
+                if isinstance(record, dict) and isinstance(record.get("kind"), str):
+                    yield record
+
+
+class Ranks:
+    """All ranks that this agent has started in the current attempt."""
+
+    def __init__(self, attempt: int, token: str) -> None:
+        self.attempt = attempt
+        self.all = {}  # type: Dict[int, Rank]
+        self._token = token
+
+    def start(self, order: Dict[str, Any], spool: Spool) -> Rank:
+        """Start one rank. Raises OSError; nothing is left behind then."""
+        log = spool.open(self.attempt, order["rank"])
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        try:
+            process = processes.spawn(order, log.write_fd, write_end)
+        except OSError:
+            os.close(read_end)
+            log.close()
+            raise
+        finally:
+            os.close(write_end)
+        rank = self.all[order["rank"]] = Rank(process, read_end, log)
+        return rank
+
+    def reap(self) -> Iterator[Tuple[int, Optional[int], Optional[str]]]:
+        """(rank, exit code, signal name) of each rank that has ended since the last call; adopted orphans vanish."""
+        by_pid = {rank.process.pid: number for number, rank in self.all.items()}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in by_pid:
+                rank = self.all[by_pid[pid]]
+                rank.ended = True
+                code, name = meaning(status)
+                rank.process.returncode = code if code is not None else -1  # subprocess must not wait for it again
+                yield by_pid[pid], code, name
+
+    def running(self) -> List[Rank]:
+        """Ranks whose process has not ended."""
+        return [rank for rank in self.all.values() if not rank.ended]
+
+    def left(self, spare: Tuple[int, ...] = ()) -> List[int]:
+        """Pids of every process of the run that is still here, ranks' own children included."""
+        return processes.with_token(self._token, spare)
+
+    def signal(self, number: int) -> None:
+        """Signal every process of the run."""
+        for rank in self.running():
+            processes.send_group(rank.process.pid, number)
+        processes.send(self.left(), number)
+
+    def forget(self) -> None:
+        """Close pipes and drop logs; all ranks have ended and their logs are sent."""
+        for rank in self.all.values():
+            os.close(rank.report_fd)
+            rank.log.close()
+        self.all = {}
+
+
+def meaning(status: int) -> Tuple[Optional[int], Optional[str]]:
+    """(exit code, None) or (None, signal name) of a wait status."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return None, signal.Signals(number).name
+        except ValueError:  # a real-time signal
+            return None, "SIG%d" % number
+    return os.WEXITSTATUS(status), None
+
+
+def why_not_started(order: Dict[str, Any], error: OSError) -> str:
+    """A sentence a person can act on for a rank whose process could not be made."""
+    what = {errno.ENOENT: "not found", errno.EACCES: "not allowed", errno.E2BIG: "arguments and environment too large"}
+    reason = what.get(error.errno or 0, error.strerror or str(error))
+    if not os.path.isdir(processes.to_bytes(order["cwd"])):
+        return "cannot start in %s: no such folder on this node" % order["cwd"]
+    return "cannot start %s: %s" % (order["argv"][0], reason)

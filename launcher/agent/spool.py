@@ -1,0 +1,64 @@
+"""Rank output: to this node's disk first, then to the controller by byte offset.
+
+A rank writes straight into its file, so nothing it wrote is lost with the agent or the link, and a chatty rank
+waits for nobody. The agent only looks at file sizes.
+"""
+
+import os
+import shutil
+import tempfile
+from typing import Optional, Tuple
+
+CHUNK_BYTES = 256 << 10
+TAIL_BYTES = 8 << 10
+TAIL_LINES = 20
+
+
+class RankLog:
+    """One rank's log file and how much of it has been handed on."""
+
+    def __init__(self, folder: str, attempt: int, rank: int) -> None:
+        self.attempt = attempt
+        self.rank = rank
+        self.path = os.path.join(folder, "attempt-%d-rank-%05d.log" % (attempt, rank))
+        self.write_fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._sent = 0
+
+    def next_chunk(self) -> Optional[Tuple[int, bytes]]:
+        """(offset, bytes) not handed on yet, or None."""
+        if os.fstat(self._read_fd).st_size <= self._sent:
+            return None
+        data = os.pread(self._read_fd, CHUNK_BYTES, self._sent)
+        offset, self._sent = self._sent, self._sent + len(data)
+        return offset, data
+
+    def tail(self) -> str:
+        """The last lines, for a failure report."""
+        size = os.fstat(self._read_fd).st_size
+        data = os.pread(self._read_fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
+        lines = data.decode("utf-8", "replace").splitlines()
+        if size > TAIL_BYTES:
+            lines = lines[1:] or lines  # the first one is cut
+        return "\n".join(lines[-TAIL_LINES:])
+
+    def close(self) -> None:
+        """Drop both descriptors and the file."""
+        os.close(self.write_fd)
+        os.close(self._read_fd)
+        os.unlink(self.path)
+
+
+class Spool:
+    """The node's folder for one run's logs; gone when the agent ends."""
+
+    def __init__(self, run_id: str) -> None:
+        self.folder = tempfile.mkdtemp(prefix="distperf-%s-" % run_id)  # mode 0700
+
+    def open(self, attempt: int, rank: int) -> RankLog:
+        """A fresh log. Raises OSError when the node's disk refuses."""
+        return RankLog(self.folder, attempt, rank)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)

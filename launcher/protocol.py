@@ -1,0 +1,222 @@
+"""Messages between controller and agent. Standard library only, Python 3.8 syntax: this file is shipped to nodes.
+
+The stream from an agent begins with whatever the login shell and its profile print; it counts from the marker line
+`\\0distperf <nonce>\\n` on, whose nonce the controller chose. From there, and from the agent's first stage on in the
+other direction, it is a sequence of frames:
+
+    frame   := length (4 bytes, big endian, of all that follows) kind (1 byte) payload
+    kind M  := a message: JSON array [name, field, field, ...], a field per name in the class below, in order
+    kind L  := log bytes: attempt (4 bytes) rank (4 bytes) offset in the rank's log (8 bytes) bytes
+
+Text that is not UTF-8 (an environment value, an argument) travels as Python's surrogate escapes, so every byte
+arrives as given.
+"""
+
+import json
+import struct
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type, Union
+
+VERSION = 1  # raised with every change that an older agent or controller would misread
+MAX_FRAME_BYTES = 64 << 20
+MAX_NOISE_BYTES = 64 << 10  # of shell output before the marker kept for error messages
+
+_HEAD = struct.Struct(">IB")
+_LOG = struct.Struct(">IIQ")
+
+
+# Controller to agent.
+
+
+class Configure(NamedTuple):
+    """First message: who the run is and how long the agent may go on without hearing from the controller."""
+
+    version: int
+    run_id: str
+    token: str
+    lease_s: float
+    grace_s: float
+    heartbeat_s: float
+
+
+class Ask(NamedTuple):
+    """A question that changes nothing on the node but what its name says; answered by `Answer` with the same id."""
+
+    id: int
+    question: str  # one of launcher.agent.questions
+    args: Dict[str, Any]
+
+
+class Start(NamedTuple):
+    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd."""
+
+    attempt: int
+    ranks: List[Dict[str, Any]]
+
+
+class Stop(NamedTuple):
+    """SIGTERM to every process of the run on the node, SIGKILL after grace_s (0: at once)."""
+
+    attempt: int
+    grace_s: float
+
+
+class Ping(NamedTuple):
+    """Renews the lease."""
+
+
+class Bye(NamedTuple):
+    """Nothing more is wanted: end what is left, remove the spool folder, exit."""
+
+
+# Agent to controller.
+
+
+class Hello(NamedTuple):
+    """First message. Facts: see launcher.agent.facts."""
+
+    version: int
+    facts: Dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """The value of an `Ask`, or why there is none."""
+
+    id: int
+    value: Any
+    error: Optional[str]
+
+
+class Started(NamedTuple):
+    """The rank's process exists (its exec succeeded)."""
+
+    attempt: int
+    rank: int
+    pid: int
+
+
+class Exited(NamedTuple):
+    """The rank has ended. code is None when a signal ended it; error says why it could not even be started."""
+
+    attempt: int
+    rank: int
+    code: Optional[int]
+    signal: Optional[str]
+    log_tail: str
+    error: Optional[str]
+
+
+class Record(NamedTuple):
+    """One record of a rank's report pipe (distperf.contract)."""
+
+    attempt: int
+    rank: int
+    record: Dict[str, Any]
+
+
+class Heartbeat(NamedTuple):
+    """The agent is here. steps: newest step per rank that has reported one since the last heartbeat."""
+
+    attempt: int
+    steps: Dict[str, int]
+
+
+class Idle(NamedTuple):
+    """No process of the attempt is left on the node and every log byte has been sent."""
+
+    attempt: int
+
+
+Message = Union[
+    Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Idle
+]
+_CLASSES = {
+    cls.__name__: cls
+    for cls in (Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Idle)
+}  # type: Dict[str, Type[Any]]
+
+
+class LogBytes(NamedTuple):
+    """What a rank wrote, from `offset` of its log on."""
+
+    attempt: int
+    rank: int
+    offset: int
+    data: bytes
+
+
+class BadFrame(ValueError):
+    """The peer sent something that is not this protocol."""
+
+
+def encode(message: Message) -> bytes:
+    """A message as one frame."""
+    payload = json.dumps([type(message).__name__] + list(message)).encode("ascii")
+    return _HEAD.pack(len(payload) + 1, ord("M")) + payload
+
+
+def encode_log(attempt: int, rank: int, offset: int, data: bytes) -> bytes:
+    """Log bytes as one frame."""
+    return _HEAD.pack(len(data) + 1 + _LOG.size, ord("L")) + _LOG.pack(attempt, rank, offset) + data
+
+
+def decode(kind: int, payload: bytes) -> Union[Message, LogBytes]:
+    """One frame's content. Raises BadFrame."""
+    try:
+        if kind == ord("L"):
+            attempt, rank, offset = _LOG.unpack_from(payload)
+            return LogBytes(attempt, rank, offset, payload[_LOG.size :])
+        if kind == ord("M"):
+            name, *fields = json.loads(payload.decode("ascii"))
+            message = _CLASSES[name](*fields)  # type: Message
+            return message
+    except (ValueError, KeyError, TypeError, struct.error) as error:
+        raise BadFrame("unreadable frame: %s" % error)
+    raise BadFrame("unknown frame kind %d" % kind)
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. With a nonce, everything before the marker line is noise and kept aside."""
+
+    def __init__(self, nonce: Optional[str] = None) -> None:
+        self._buffer = bytearray()
+        self._marker = None if nonce is None else marker(nonce)
+        self.noise = b""
+
+    def feed(self, data: bytes) -> Iterator[Union[Message, LogBytes]]:
+        """Yield every complete frame. Raises BadFrame; the stream cannot be used after that."""
+        self._buffer += data
+        if self._marker is not None and not self._skip_noise():
+            return
+        start = 0
+        try:
+            while len(self._buffer) - start >= _HEAD.size:
+                length, kind = _HEAD.unpack_from(self._buffer, start)
+                if not 1 <= length <= MAX_FRAME_BYTES:
+                    raise BadFrame("frame of %d bytes" % length)
+                end = start + 4 + length
+                if len(self._buffer) < end:
+                    break
+                payload = bytes(self._buffer[start + _HEAD.size : end])
+                start = end
+                yield decode(kind, payload)
+        finally:
+            del self._buffer[:start]
+
+    def _skip_noise(self) -> bool:
+        assert self._marker is not None
+        at = self._buffer.find(self._marker)
+        keep = len(self._buffer) - len(self._marker) + 1 if at < 0 else at
+        if keep > 0:
+            self.noise = (self.noise + bytes(self._buffer[:keep]))[-MAX_NOISE_BYTES:]
+            del self._buffer[:keep]
+        if at < 0:
+            return False
+        del self._buffer[: len(self._marker)]
+        self._marker = None
+        return True
+
+
+def marker(nonce: str) -> bytes:
+    """The line after which an agent's output counts."""
+    return b"\0distperf " + nonce.encode("ascii") + b"\n"
+

@@ -1,0 +1,84 @@
+"""Agents on this machine, as child processes: the same bootstrap, the same frames, no SSH.
+
+There is no link that could be lost: end of file means that the other side is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from launcher.errors import BootstrapFailed
+from launcher.hostfile import Host
+from launcher.transport import bundle
+
+
+class LocalStream:
+    """The pipes of one agent process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stderr: tempfile._TemporaryFileWrapper[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._in = process.stdin
+        self._out = process.stdout
+        self._stderr = stderr
+
+    def read(self, size: int) -> bytes:
+        """See Stream."""
+        try:
+            return os.read(self._out.fileno(), size)
+        except (OSError, ValueError):  # closed under us
+            return b""
+
+    def write(self, data: bytes) -> None:
+        """See Stream."""
+        try:
+            self._in.write(data)
+            self._in.flush()
+        except ValueError as error:  # closed
+            raise BrokenPipeError(str(error)) from None
+
+    def close(self) -> None:
+        """See Stream. The agent sees end of file, ends its ranks and leaves by itself."""
+        try:
+            self._in.close()
+        except OSError:
+            pass
+
+    def explain(self) -> str:
+        """See Stream."""
+        try:
+            status = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return ""
+        self._stderr.seek(0)
+        text = self._stderr.read()[-4096:].decode("utf-8", "replace").strip()
+        return f"the agent ended with status {status}" + (f"; it said:\n{text}" if text else "")
+
+
+class LocalTransport:
+    """Starts agents under `python` (default: this interpreter)."""
+
+    def __init__(self, python: str | None = None) -> None:
+        self._python = python or sys.executable
+
+    def connect(self, host: Host) -> LocalStream:
+        """See Transport."""
+        stderr = tempfile.NamedTemporaryFile(prefix="distperf-agent-")  # noqa: SIM115 - lives as long as the stream
+        try:
+            process = subprocess.Popen(
+                bundle.argv(host.python or self._python),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,  # the terminal's Ctrl-C reaches the controller only
+            )
+        except OSError as error:
+            raise BootstrapFailed(host.name, f"cannot start {error.filename}: {error.strerror}") from None
+        return LocalStream(process, stderr)
+
+    def close(self) -> None:
+        """Nothing is shared."""
