@@ -1,0 +1,140 @@
+"""A Llama-family decoder: pre-norm blocks of grouped-query attention and SwiGLU.
+
+Parameter names are Hugging Face's without the leading `model.` (which there all but `lm_head` have).
+
+Shapes: B batch, S positions, D hidden, H query heads, G key/value heads, K head size (D / H), F ffn,
+V vocabulary.
+
+Source: Touvron et al., arXiv:2302.13971 (Llama); RMSNorm arXiv:1910.07467; rotary arXiv:2104.09864; SwiGLU
+arXiv:2002.05202; grouped queries arXiv:2305.13245.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from distperf.recipe.runspec import ModelSpec
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight over the last dim. The mean is taken in fp32 whatever the dtype of x."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x (..., D); same shape and dtype out."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+@lru_cache(maxsize=16)
+def rotary_table(length: int, head_size: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (S, K) fp32 of every position's angles; both halves of K hold the same K/2 angles.
+
+    Note [No rotary buffers]: the table is a function of the shape, not state of a module. What is not stored
+    cannot be left uninitialised by a meta build, be cast to bf16 with the weights, or miss from a checkpoint.
+    """
+    with torch.inference_mode(False):  # a table first made while sampling may be needed by a backward later
+        pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
+        positions = torch.arange(length, dtype=torch.float32, device=device)
+        angles = torch.outer(positions, theta ** (-pairs / head_size)).repeat(1, 2)
+        return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair (x[k], x[k + K/2]) by its position's angle. x (B, heads, S, K); computed in fp32."""
+    first, second = x.float().chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).type_as(x)
+
+
+class Attention(nn.Module):
+    """Causal self-attention with H query heads in G groups, each sharing one key and value head."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.head_size = spec.hidden // spec.heads
+        self.rope_theta = spec.rope_theta
+        self.q_proj = nn.Linear(spec.hidden, spec.heads * self.head_size, bias=False)
+        self.k_proj = nn.Linear(spec.hidden, spec.kv_heads * self.head_size, bias=False)
+        self.v_proj = nn.Linear(spec.hidden, spec.kv_heads * self.head_size, bias=False)
+        self.o_proj = nn.Linear(spec.heads * self.head_size, spec.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix positions: x (B, S, D) -> (B, S, D)."""
+        q, k, v = (
+            proj(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )  # (B, H or G, S, K)
+        cos, sin = rotary_table(x.shape[1], self.head_size, self.rope_theta, x.device)
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return out
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(spec.hidden, spec.ffn, bias=False)
+        self.up_proj = nn.Linear(spec.hidden, spec.ffn, bias=False)
+        self.down_proj = nn.Linear(spec.ffn, spec.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform each position: x (B, S, D) -> (B, S, D), by way of (B, S, F)."""
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Block(nn.Module):
+    """One layer: attention, then feed-forward, each on a normed copy and added to the stream."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.self_attn = Attention(spec)
+        self.post_attention_layernorm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.mlp = FeedForward(spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add this layer's two contributions to the residual stream x (B, S, D)."""
+        x = x + self.self_attn(self.input_layernorm(x))
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Llama(nn.Module):
+    """Tokens to logits.
+
+    A tied embedding is one parameter of one module, used twice in `forward`, rather than one tensor shared by
+    two modules, of which `to_empty` after a meta build would quietly make two.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(spec.vocab, spec.hidden)
+        self.layers = nn.ModuleList(Block(spec) for _ in range(spec.layers))
+        self.norm = RMSNorm(spec.hidden, spec.norm_eps)
+        self.lm_head = None if spec.tied_embedding else nn.Linear(spec.hidden, spec.vocab, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (B, S) int64 to logits (B, S, V); position s sees positions 0..s."""
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        x = self.norm(x)
+        logits: Tensor = F.linear(x, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(x)
+        return logits
+
+
+def build_model(spec: ModelSpec) -> Llama:
+    """The model on the meta device: shapes and names, no memory. `distperf.model.init` says what goes in."""
+    with torch.device("meta"):
+        return Llama(spec)
