@@ -1,0 +1,172 @@
+"""What a checkpoint folder says about itself. Standard library only: the launcher reads it without torch.
+
+DIR/step-00000050/            a checkpoint; it gets this name only when everything below is on disk
+    __0_0.distcp ...          the ranks' shards and
+    .metadata                 where each tensor's pieces lie in them (torch.distributed.checkpoint's format)
+    manifest.json             what it is and how long every file is; written last
+DIR/.step-00000050.partial-2-1f3870be    being written by attempt 2 of the run with that tag
+DIR/latest                    symlink to the newest
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distperf.errors import CheckpointError, CheckpointMissing
+
+MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = 1
+LATEST = "latest"
+
+_STEP_NAME = re.compile(r"step-(\d{8,})")
+_HIDDEN_NAME = re.compile(r"\.step-\d{8,}\.(?:partial|removing)-\d+-([0-9a-f]{8})")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who writes a checkpoint. `model` is the ModelSpec as a dict."""
+
+    run_id: str
+    name: str
+    attempt: int
+    world_size: int
+    model: dict[str, Any]
+    precision: str
+    zero: int
+
+
+@dataclass(frozen=True)
+class Manifest(Origin):
+    """A checkpoint's manifest.json. `files` maps each file's name to its size in bytes."""
+
+    schema: int
+    step: int
+    optimizer_step: int
+    tokens: int  # valid targets trained on so far
+    files: dict[str, int]
+    created: str  # UTC, ISO 8601
+    distperf: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """One step folder as found. `problem` says why it cannot be loaded; None when it is complete."""
+
+    path: Path
+    step: int
+    manifest: Manifest | None
+    problem: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Manifest there, and every file as long as it says."""
+        return self.problem is None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk, by the manifest; 0 without one."""
+        return sum(self.manifest.files.values()) if self.manifest else 0
+
+    def by(self, run_id: str) -> bool:
+        """True when this run wrote it."""
+        return self.manifest is not None and self.manifest.run_id == run_id
+
+
+def step_name(step: int) -> str:
+    """Folder name of the checkpoint after `step`."""
+    return f"step-{step:08d}"
+
+
+def hidden_name(step: int, kind: str, attempt: int, run_id: str) -> str:
+    """Name of a folder that no reader looks at: `kind` is partial (being written) or removing."""
+    return f".{step_name(step)}.{kind}-{attempt}-{_tag(run_id)}"
+
+
+def _tag(run_id: str) -> str:
+    return hashlib.sha256(run_id.encode()).hexdigest()[:8]
+
+
+def leftovers(folder: Path, run_id: str) -> list[Path]:
+    """Folders that an attempt of this run left half written or half removed."""
+    found = ((path, _HIDDEN_NAME.fullmatch(path.name)) for path in _entries(folder))
+    return [path for path, match in found if match and match[1] == _tag(run_id)]
+
+
+def list_checkpoints(folder: str | os.PathLike[str]) -> list[CheckpointInfo]:
+    """Every step folder in `folder`, oldest step first (by number, not by name); empty when there is none.
+
+    Raises:
+        CheckpointError: `folder` is there but cannot be listed.
+    """
+    found = ((path, _STEP_NAME.fullmatch(path.name)) for path in _entries(Path(folder)))
+    steps = [(int(match[1]), path) for path, match in found if match]
+    return [inspect(path) for _, path in sorted(steps)]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot list checkpoints: {error.strerror}") from error
+
+
+def inspect(path: Path) -> CheckpointInfo:
+    """Look at one checkpoint folder: reads its manifest and compares the sizes of all its files."""
+    match = _STEP_NAME.fullmatch(path.name)
+    try:
+        manifest = read_manifest(path)
+    except CheckpointError as error:
+        return CheckpointInfo(path, int(match[1]) if match else -1, None, str(error))
+    return CheckpointInfo(path, manifest.step, manifest, _damage(path, manifest.files))
+
+
+def _damage(path: Path, files: dict[str, int]) -> str | None:
+    for name, size in sorted(files.items()):
+        try:
+            found = (path / name).stat().st_size
+        except OSError as error:
+            return f"{path / name}: {error.strerror}"
+        if found != size:
+            return f"{path / name}: {found} bytes, {size} were written"
+    return None
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Read a checkpoint folder's manifest.
+
+    Raises:
+        CheckpointMissing: no manifest there: not a checkpoint.
+        CheckpointError: it cannot be read, or was written by a newer distperf.
+    """
+    file = Path(path) / MANIFEST
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointMissing(f"{path}: not a checkpoint: it holds no {MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read: {error}") from error
+    found = fields.get("schema") if isinstance(fields, dict) else None
+    if found != MANIFEST_SCHEMA:
+        raise CheckpointError(f"{file}: schema {found}; this distperf reads {MANIFEST_SCHEMA}")
+    missing = {field.name for field in dataclasses.fields(Manifest)} - fields.keys()
+    if missing:
+        raise CheckpointError(f"{file}: lacks {', '.join(sorted(missing))}")
+    return Manifest(**{field.name: fields[field.name] for field in dataclasses.fields(Manifest)})
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write manifest.json into a folder, and force it to disk."""
+    with open(path / MANIFEST, "w", encoding="utf-8") as file:
+        json.dump(dataclasses.asdict(manifest), file, indent=1, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
