@@ -55,7 +55,7 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class Host:
-    """One host of the run, in hostfile order. Its identity is `name`, whole and as written."""
+    """One host of the run, in hostfile order. Its identity is the whole `name` together with `port`."""
 
     name: str
     slots: tuple[int, ...] | None  # ids of the slots to use; None: ask the host how many devices it has
