@@ -1,0 +1,74 @@
+"""AdamW over flat shards, by torch's fused kernel (one pass over memory).
+
+Source: Loshchilov and Hutter, arXiv:1711.05101.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from distperf.recipe.runspec import OptimizerSpec
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Adam's state of one flat fp32 tensor of weights."""
+
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+    @classmethod
+    def zeros_like(cls, weights: Tensor) -> Moments:
+        return cls(torch.zeros_like(weights), torch.zeros_like(weights))
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one step is made with. `step` counts from 1; `grad_scale` multiplies the gradients."""
+
+    spec: OptimizerSpec
+    step: int
+    lr: float
+    grad_scale: Tensor | float
+
+    @torch.no_grad()
+    def apply(
+        self, weights: list[Tensor], grads: list[Tensor], moments: list[Moments], *, decays: bool
+    ) -> None:
+        """Move fp32 `weights` by their fp32 `grads` (scaled in place, in the same pass). `decays`: with weight decay."""
+        if not weights:
+            return
+        adamw(
+            weights,
+            grads,
+            [m.exp_avg for m in moments],
+            [m.exp_avg_sq for m in moments],
+            [],
+            [_step_before(self.step, w) for w in weights],
+            fused=True,
+            grad_scale=self._divisor(weights[0]),
+            amsgrad=False,
+            beta1=self.spec.betas[0],
+            beta2=self.spec.betas[1],
+            lr=self.lr,
+            weight_decay=self.spec.weight_decay if decays else 0.0,
+            eps=self.spec.eps,
+            maximize=False,
+        )
+
+    def _divisor(self, like: Tensor) -> Tensor | None:
+        """The fused kernel divides gradients by its grad_scale (a loss scale), hence the reciprocal."""
+        if isinstance(self.grad_scale, Tensor):
+            return self.grad_scale.to(like.device, torch.float32).reciprocal()
+        if self.grad_scale == 1.0:
+            return None
+        return torch.full((), 1.0 / self.grad_scale, device=like.device)
+
+
+def _step_before(step: int, like: Tensor) -> Tensor:
+    """The kernel's step counter, which it increments first."""
+    return torch.full((), float(step - 1), dtype=torch.float32, device=like.device)

@@ -1,0 +1,326 @@
+"""ZeRO stages 0, 1 and 2: whole working weights on every rank, the rest in flat buckets.
+
+Legend: n parameters, N ranks, P elements of a bucket, S = P / N of a shard.
+
+    stage   gradients               optimizer state   after backward                   after the update
+    0       whole                   whole             sum to shards, gather gradients  nothing
+    1       whole until reduced     own shard         sum to shards                    gather weights
+    2       own shard               own shard         sum to shards, every backward    gather weights
+
+All three add the same numbers in the same order, so without accumulation their results are equal to the last bit.
+
+Note [Order of reductions]: a bucket's reduction starts inside the backward pass, as soon as its last gradient arrives,
+but never before the bucket ahead of it: all ranks then communicate in one order even when they use different parameters.
+What got no gradient by the end of the backward pass counts as zero.
+
+Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Li et al., arXiv:2006.15704 (buckets, DDP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from distperf.errors import DistperfError
+from distperf.measure.memory import storage_bytes
+from distperf.optim.adamw import Moments, Update
+from distperf.optim.clip import sum_of_squares
+from distperf.parallel.buckets import BUCKET_BYTES, Bucket, Slot, layout, overlaps
+from distperf.parallel.collectives import Peers, Pending, start_gather, start_reduce
+from distperf.parallel.materialize import Fill, install, parameter_infos, place_buffers
+from distperf.parallel.pieces import OwnedTensor, pieces_of
+from distperf.parallel.scratch import Scratch
+from distperf.recipe.runspec import OptimizerSpec
+
+# Weights updated at a time in bf16: the cast gradient and the new working copy then pass through cache, not memory.
+UPDATE_BLOCK = 1 << 18
+
+
+@dataclass(frozen=True)
+class FlatPlan:
+    """How a flat engine keeps things. `accumulates`: gradients of several micro-batches are added up in fp32."""
+
+    stage: int
+    dtype: torch.dtype  # of working weights, and of their gradients where they need not be added up
+    accumulates: bool
+    bucket_bytes: int = BUCKET_BYTES
+
+    @property
+    def gradient_dtype(self) -> torch.dtype:
+        return torch.float32 if self.accumulates else self.dtype
+
+
+@dataclass
+class LiveBucket:
+    """A bucket's memory on this rank.
+
+    working (P,): the model's parameters are views of it. master: fp32 weights that the optimizer moves, (P,) in stage 0
+    and (S,) otherwise; in fp32 and for frozen parameters a view of `working`. moments: like master. grads: (P,), in
+    stage 2 (S,). Frozen buckets have empty grads and moments.
+    """
+
+    bucket: Bucket
+    working: Tensor
+    master: Tensor
+    grads: Tensor
+    moments: Moments
+    arriving: Tensor | None = None  # (P,) where a backward pass puts gradients
+    seen: set[int] = field(default_factory=set)  # slots of `arriving` that hold a gradient
+    awaited: set[int] = field(default_factory=set)  # slots without a gradient yet in this backward pass
+    reduced: bool = False  # `grads` holds sums of earlier micro-batches of this step
+
+
+class FlatEngine:
+    """Trains a model with ZeRO stage 0, 1 or 2. The seam is described at `distperf.parallel.engine.Engine`."""
+
+    def __init__(
+        self, model: nn.Module, plan: FlatPlan, peers: Peers, device: torch.device, optimizer: OptimizerSpec
+    ) -> None:
+        self.model = model
+        self.optimizer_step = 0
+        self._plan, self._peers, self._spec = plan, peers, optimizer
+        buckets = layout(parameter_infos(model), peers.size, plan.bucket_bytes // plan.dtype.itemsize)
+        largest = max((b.size for b in buckets if b.trainable), default=0)
+        self._lent = Scratch(device, largest)
+        self._received = Scratch(device, largest - largest // peers.size)
+        self._live = [self._allocate(bucket, device) for bucket in buckets]
+        self._trained = [live for live in self._live if live.bucket.trainable]
+        self._reduces = False  # the running backward pass ends in reductions
+        self._next = 0  # first bucket whose reduction has not started in it
+        self._reducing: tuple[LiveBucket, Pending] | None = None
+        self._gathering: list[Pending] = []
+        self._attach(device)
+
+    def _allocate(self, bucket: Bucket, device: torch.device) -> LiveBucket:
+        plan = self._plan
+        working = torch.zeros(bucket.size, dtype=plan.dtype, device=device)
+        kept = working if plan.stage == 0 else self._peers.shard(working)
+        if not bucket.trainable:
+            nothing = torch.empty(0, device=device)
+            return LiveBucket(bucket, working, kept, nothing, Moments.zeros_like(nothing))
+        master = kept.float()  # the same tensor where it is fp32 already
+        length = bucket.size // self._peers.size if plan.stage == 2 else bucket.size
+        grads = torch.zeros(length, dtype=plan.gradient_dtype, device=device)
+        return LiveBucket(bucket, working, master, grads, Moments.zeros_like(master))
+
+    def _attach(self, device: torch.device) -> None:
+        """Make the model's parameters views of the buckets, and hear of their gradients."""
+        places = {
+            slot.fqn: (live, index) for live in self._live for index, slot in enumerate(live.bucket.slots)
+        }
+        views = {
+            fqn: _slot_view(live.working, live.bucket.slots[index]) for fqn, (live, index) in places.items()
+        }
+        for fqn, parameter in install(self.model, views).items():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, *places[fqn]))
+        place_buffers(self.model, device)
+
+    def fill(self, fill: Fill) -> None:
+        """Set the weights: each rank makes its own shard and gets the rest from the others.
+
+        Cost: as `start_gather` of every bucket.
+        """
+        for live in self._live:
+            shard = self._own(live, live.master)
+            for part in overlaps(live.bucket, *live.bucket.shard(self._peers.rank, self._peers.size)):
+                stop = part.in_parameter + part.length
+                values = fill(part.slot.fqn, part.slot.shape, part.in_parameter, stop)
+                shard[part.in_shard :][: part.length].copy_(values)
+            self._spread(live)
+
+    # Backward
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Gradients of one micro-batch. Their reductions, where due, have started when this returns.
+
+        Cost: with `last`, and in stage 2 always, as `start_reduce` of every bucket.
+        """
+        self._settle()  # its buffer may be wanted again
+        self._reduces = last or self._plan.stage == 2
+        self._next = 0
+        for live in self._trained:
+            live.awaited = set(range(len(live.bucket.slots)))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
+        if self._reduces:
+            self._reduce_until(len(self._trained))
+
+    @torch.no_grad()
+    def _on_gradient(self, live: LiveBucket, index: int, parameter: Tensor) -> None:
+        grad, parameter.grad = parameter.grad, None
+        slot = live.bucket.slots[index]
+        assert grad is not None, "the hook runs after accumulation"
+        if index not in live.awaited:
+            raise DistperfError(
+                f"parameter {slot.fqn} got two gradients in one backward pass, so it cannot be sent at the first. Use "
+                "non-reentrant activation checkpointing (use_reentrant=False)."
+            )
+        place = _slot_view(self._destination(live), slot)
+        if index in live.seen:
+            place.add_(grad)
+        else:
+            place.copy_(grad)
+        live.seen.add(index)
+        live.awaited.remove(index)
+        if self._reduces:
+            self._reduce_until(self._first_awaited())
+
+    def _first_awaited(self) -> int:
+        waiting = (at for at in range(self._next, len(self._trained)) if self._trained[at].awaited)
+        return next(waiting, len(self._trained))
+
+    def _destination(self, live: LiveBucket) -> Tensor:
+        """(P,) where this backward pass puts gradients: a lent buffer in stage 2, else where they stay."""
+        if live.arriving is None and self._plan.stage == 2:
+            live.arriving = self._lent.take(live.bucket.size, self._plan.dtype)
+            live.arriving[live.bucket.used :] = 0
+        elif live.arriving is None:
+            live.arriving = live.grads
+        return live.arriving
+
+    @torch.no_grad()
+    def _reduce_until(self, stop: int) -> None:
+        """Start the reductions of buckets before `stop`, in order. See Note [Order of reductions]."""
+        for live in self._trained[self._next : stop]:
+            self._settle()
+            full = self._destination(live)
+            for index in set(range(len(live.bucket.slots))) - live.seen:
+                _slot_view(full, live.bucket.slots[index]).zero_()
+            out = self._own(live, live.grads)
+            pending = start_reduce(full, out, self._peers, self._received, add=live.reduced)
+            self._reducing = (live, pending)
+            self._next += 1
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """Finish the reduction under way, if any. One at a time bounds transient memory."""
+        if self._reducing is None:
+            return
+        (live, pending), self._reducing = self._reducing, None
+        pending.wait()
+        if self._plan.stage == 0:
+            self._gathering.append(start_gather(live.grads, self._peers))
+        if self._plan.stage == 2 and live.arriving is not None:
+            self._lent.give(live.arriving)
+            live.arriving = None
+            live.seen.clear()
+            live.reduced = True
+
+    def finish(self) -> None:
+        """Wait until gradients are sums over all ranks and micro-batches.
+
+        Cost: stage 0, as `start_gather` of every bucket, all but the last overlapped with the backward pass.
+        """
+        self._settle()
+        self._wait_gathering()
+
+    def _wait_gathering(self) -> None:
+        for pending in self._gathering:
+            pending.wait()
+        self._gathering.clear()
+
+    # Update
+
+    def grad_norm_sq(self) -> Tensor:
+        """() float64: this rank's shards only, so that the sum over ranks counts each parameter once."""
+        return sum_of_squares(self._own(live, live.grads) for live in self._trained)
+
+    @torch.no_grad()
+    def step(self, lr: float, grad_scale: Tensor | float) -> None:
+        """Update the weights with gradients times `grad_scale`. All ranks have the new weights on return.
+
+        Cost: stages 1 and 2, as `start_gather` of every bucket, overlapped with the next bucket's update.
+        """
+        self.optimizer_step += 1
+        update = Update(self._spec, self.optimizer_step, lr, grad_scale)
+        for live in self._trained:
+            self._update(live, update)
+            if self._plan.stage > 0:
+                self._gathering.append(start_gather(live.working, self._peers))
+            live.seen.clear()
+            live.reduced = False
+        self._wait_gathering()
+
+    def _update(self, live: LiveBucket, update: Update) -> None:
+        master, moments, decays = live.master, live.moments, live.bucket.decays
+        grads, working = self._kept(live, live.grads), self._kept(live, live.working)
+        if self._plan.dtype == torch.float32:
+            update.apply([master], [grads], [moments], decays=decays)
+            return
+        for start in range(0, master.numel(), UPDATE_BLOCK):
+            block = slice(start, start + UPDATE_BLOCK)
+            state = Moments(moments.exp_avg[block], moments.exp_avg_sq[block])
+            update.apply([master[block]], [grads[block].float()], [state], decays=decays)
+            working[block] = master[block]
+
+    # State
+
+    def state(self) -> dict[str, OwnedTensor]:
+        """This rank's shards of weights and moments, as views. Stage 0 is divided among ranks likewise."""
+        owned = {}
+        for live in self._live:
+            parts = overlaps(live.bucket, *live.bucket.shard(self._peers.rank, self._peers.size))
+            for kind, kept in self._kinds(live):
+                shard = self._own(live, kept)
+                for slot in live.bucket.slots:
+                    owned[f"{kind}.{slot.fqn}"] = OwnedTensor(slot.shape, kept.dtype, ())
+                for part in parts:
+                    pieces = pieces_of(
+                        shard[part.in_shard :][: part.length], part.slot.shape, part.in_parameter
+                    )
+                    owned[f"{kind}.{part.slot.fqn}"] = OwnedTensor(part.slot.shape, kept.dtype, pieces)
+        return owned
+
+    @torch.no_grad()
+    def loaded(self) -> None:
+        """Bring all ranks up to date after the views of `state` were overwritten.
+
+        Cost: as `start_gather` of every bucket; in stage 0 three times, with 4 bytes an element.
+        """
+        for live in self._live:
+            self._spread(live)
+            if self._plan.stage == 0 and live.bucket.trainable:
+                start_gather(live.moments.exp_avg, self._peers).wait()
+                start_gather(live.moments.exp_avg_sq, self._peers).wait()
+
+    def _spread(self, live: LiveBucket) -> None:
+        """Working weights of all ranks from the shards of `master`."""
+        whole = live.master if self._plan.stage == 0 else live.working
+        if self._plan.stage > 0 and live.master.dtype != live.working.dtype:
+            self._own(live, live.working).copy_(live.master)
+        start_gather(whole, self._peers).wait()
+        if whole.dtype != live.working.dtype:
+            live.working.copy_(whole)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of live tensors; `buckets_bytes` is the peak of gradients on their way."""
+        masters = [live.master for live in self._trained if live.master.dtype != live.working.dtype]
+        moments = [t for live in self._trained for t in (live.moments.exp_avg, live.moments.exp_avg_sq)]
+        return {
+            "parameters_bytes": storage_bytes(live.working for live in self._live),
+            "gradients_bytes": storage_bytes(live.grads for live in self._trained),
+            "optimizer_bytes": storage_bytes(masters + moments),
+            "buckets_bytes": self._lent.bytes + self._received.bytes,
+        }
+
+    def _kinds(self, live: LiveBucket) -> Iterator[tuple[str, Tensor]]:
+        yield "model", live.master
+        if live.bucket.trainable:
+            yield "optimizer.exp_avg", live.moments.exp_avg
+            yield "optimizer.exp_avg_sq", live.moments.exp_avg_sq
+
+    def _own(self, live: LiveBucket, kept: Tensor) -> Tensor:
+        """(S,) this rank's shard of something kept whole or only as that shard."""
+        return kept if kept.numel() == live.bucket.size // self._peers.size else self._peers.shard(kept)
+
+    def _kept(self, live: LiveBucket, whole: Tensor) -> Tensor:
+        """What this rank updates: everything in stage 0, else its shard."""
+        return whole if self._plan.stage == 0 else self._own(live, whole)
+
+
+def _slot_view(full: Tensor, slot: Slot) -> Tensor:
+    return full[slot.offset : slot.offset + slot.numel].view(slot.shape)
