@@ -37,6 +37,8 @@ class Ranks:
     rank: int
     world_size: int
     local_rank: int
+    node_rank: int
+    num_nodes: int
     master_addr: str
     master_port: int
     agent_store: bool  # torchrun's agent already serves the store on the master port
@@ -49,6 +51,8 @@ class Ranks:
                 rank=int(environ["RANK"]),
                 world_size=int(environ["WORLD_SIZE"]),
                 local_rank=int(environ["LOCAL_RANK"]),
+                node_rank=int(environ.get("GROUP_RANK", "0")),
+                num_nodes=int(environ.get("GROUP_WORLD_SIZE", "1")),
                 master_addr=environ["MASTER_ADDR"].strip("[]"),
                 master_port=int(environ["MASTER_PORT"]),
                 agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",

@@ -1,0 +1,171 @@
+"""From a RunSpec to the parts of a run. Each part gets only what it needs of the spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+
+from distperf.checkpoint.manifest import Origin
+from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV
+from distperf.data.loader import Loader
+from distperf.data.store import SampleStore, open_store
+from distperf.errors import DataError, DistperfError, MeshError
+from distperf.measure.peaks import peak_flops_per_s
+from distperf.measure.progress import Workload
+from distperf.model.flops import flops_per_token
+from distperf.model.init import fill_for
+from distperf.model.llama import build_model
+from distperf.model.loss import loss_sum
+from distperf.optim.schedules import lr_at
+from distperf.parallel.engine import Engine, build_engine
+from distperf.process_group import Ranks, exchange
+from distperf.recipe.runspec import DataSpec, OptimizerSpec, RunSpec, from_json
+from distperf.trainer import Trainer
+
+# Tokenising a large corpus for the first time takes hours, and the other ranks wait for it.
+DATA_TIMEOUT = timedelta(hours=24)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What this rank was told through its environment: the run, and which attempt this is."""
+
+    spec: RunSpec
+    attempt: int
+
+    @classmethod
+    def from_env(cls, ranks: Ranks) -> Orders:
+        """Read DISTPERF_RUNSPEC and DISTPERF_ATTEMPT.
+
+        Raises:
+            DistperfError: they are not there or not of this version.
+            MeshError: the spec was resolved for another number of ranks.
+        """
+        try:
+            spec = from_json(RunSpec, os.environ[RUNSPEC_ENV])
+            attempt = int(os.environ.get(ATTEMPT_ENV) or "1")
+        except KeyError as error:
+            raise DistperfError(
+                f"nothing to train: {RUNSPEC_ENV} is not set. Start with `distperf launch`"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DistperfError(f"{RUNSPEC_ENV} or {ATTEMPT_ENV} cannot be read: {error}") from error
+        if spec.world_size != ranks.world_size:
+            raise MeshError(f"the run was planned for {spec.world_size} ranks and {ranks.world_size} started")
+        return cls(spec, attempt)
+
+    def origin(self) -> Origin:
+        """What this attempt's checkpoints say about their origin."""
+        spec = self.spec
+        return Origin(
+            run_id=spec.run_id,
+            name=spec.name,
+            attempt=self.attempt,
+            world_size=spec.world_size,
+            model=dataclasses.asdict(spec.model),
+            precision=spec.precision,
+            zero=spec.parallel.zero,
+        )
+
+
+def build_trainer(spec: RunSpec, ranks: Ranks, device: torch.device, store: Store) -> Trainer:
+    """Data, model and engine of this rank, and the trainer that holds them. Collective.
+
+    Raises:
+        DataError: the data cannot be used, or nodes have different data.
+    """
+    samples = open_data(spec.data, spec.model.vocab, ranks, store)
+    loader = Loader(spec.data, samples, spec.train, ranks.rank, ranks.world_size)
+    return Trainer(
+        engine=_build_engine(spec, device),
+        batches=loader,
+        loss_sum=loss_sum,
+        lr_at=_Schedule(spec.optimizer, spec.train.steps),
+        accumulation=spec.train.accumulation,
+        grad_clip=spec.train.grad_clip,
+        device=device,
+    )
+
+
+def build_workload(spec: RunSpec, device: torch.device) -> Workload:
+    """What the progress lines and MFU are reckoned with."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return Workload(
+        steps=spec.train.steps,
+        positions=spec.train.global_batch * spec.data.seq_len,
+        flops_per_token=flops_per_token(spec.model, spec.data.seq_len),
+        world_size=spec.world_size,
+        peak_flops_per_s=peak_flops_per_s(name, spec.precision),
+    )
+
+
+def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> SampleStore:
+    """Samples of the run. Each node's first rank prepares them, the others wait; then hashes are compared.
+
+    Raises:
+        DataError: on every rank when it failed on any node; or naming the ranks whose data differs.
+    """
+    key = f"distperf/data/{ranks.node_rank}"
+    if ranks.local_rank == 0:
+        store.set(key, _prepare(data, vocab))
+    problems = _wait_for_nodes(store, ranks.num_nodes)
+    if problems:
+        raise DataError("\n".join(problems))
+    samples = open_store(data, vocab)
+    _refuse_different(exchange(samples.content_hash))
+    return samples
+
+
+def _prepare(data: DataSpec, vocab: int) -> str:
+    """Make the node's cache; returns what went wrong, for all ranks to hear."""
+    try:
+        open_store(data, vocab)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _wait_for_nodes(store: Store, num_nodes: int) -> list[str]:
+    keys = [f"distperf/data/{node}" for node in range(num_nodes)]
+    store.wait(keys, DATA_TIMEOUT)
+    return sorted({store.get(key).decode() for key in keys} - {""})
+
+
+def _refuse_different(hashes: list[str]) -> None:
+    odd = [rank for rank, found in enumerate(hashes) if found != hashes[0]]
+    if odd:
+        raise DataError(
+            f"ranks have different data: rank 0 {hashes[0]}, rank {odd[0]} (and {len(odd) - 1} more) "
+            f"{hashes[odd[0]]}. Give every node the same files, or name a folder that all of them see"
+        )
+
+
+def _build_engine(spec: RunSpec, device: torch.device) -> Engine:
+    assert spec.parallel.dp_shard == spec.world_size, "resolving fits the axes to the world"
+    return build_engine(
+        build_model(spec.model),
+        zero=spec.parallel.zero,
+        precision=spec.precision,
+        group=dist.group.WORLD if spec.world_size > 1 else None,
+        device=device,
+        optimizer=spec.optimizer,
+        accumulation=spec.train.accumulation,
+        fill=fill_for(spec.model, spec.train.seed),
+    )
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """Learning rate as a function of the step alone, so that a resume needs nothing else."""
+
+    optimizer: OptimizerSpec
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        return lr_at(step, self.optimizer.schedule, self.optimizer.lr, self.steps)

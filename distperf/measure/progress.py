@@ -1,0 +1,113 @@
+"""What a rank tells while it trains: records for the agent, and calm plain lines on rank 0's output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from distperf.contract import Reporter
+from distperf.measure.memory import peak_rss_bytes
+
+LINE_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks."""
+
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a step is made of. `peak_flops_per_s` is one device's; without it there is no MFU."""
+
+    steps: int
+    positions: int  # tokens that a step passes through the model, over all ranks
+    flops_per_token: int
+    world_size: int
+    peak_flops_per_s: float | None
+
+    def mfu(self, step_s: float) -> float | None:
+        """Share of the devices' peak arithmetic that the model's own arithmetic took."""
+        if self.peak_flops_per_s is None:
+            return None
+        return self.positions * self.flops_per_token / step_s / self.world_size / self.peak_flops_per_s
+
+
+class Progress:
+    """Reports steps. All ranks have one; rank 0's also sends metrics and prints."""
+
+    def __init__(self, reporter: Reporter, rank: int, attempt: int, workload: Workload) -> None:
+        self.tokens_seen = 0  # targets trained on; a resume sets it
+        self._reporter = reporter
+        self._leads = rank == 0
+        self._attempt = attempt
+        self._workload = workload
+        self._printed = float("-inf")
+
+    def say(self, line: str) -> None:
+        """Print a line on rank 0."""
+        if self._leads:
+            print(line, flush=True)
+
+    def phase(self, name: str) -> None:
+        """A part of the run begins: build, train, checkpoint."""
+        self._reporter.send("phase", phase=name)
+
+    def event(self, name: str, line: str, **fields: Any) -> None:
+        """Something for the journal, and a line for people; from rank 0."""
+        if self._leads:
+            self._reporter.send("event", event=name, **fields)
+            self.say(line)
+
+    def memory(self, held: Mapping[str, int]) -> None:
+        """Bytes this rank holds, as counted on live tensors."""
+        self._reporter.send("memory", **held)
+
+    def step(self, step: int, result: StepResult, step_s: float) -> None:
+        """A step is finished."""
+        self._reporter.send("progress", step=step)
+        self.tokens_seen += result.tokens
+        if not self._leads:
+            return
+        tokens_per_s = result.tokens / step_s
+        self._reporter.send(
+            "metrics",
+            step=step,
+            loss=result.loss,
+            lr=result.lr,
+            grad_norm=result.grad_norm,
+            tokens=result.tokens,
+            tokens_seen=self.tokens_seen,
+            tokens_per_s=tokens_per_s,
+            step_s=step_s,
+            peak_bytes=peak_bytes(),
+            loss_scale=None,
+            mfu=self._workload.mfu(step_s),
+            attempt=self._attempt,
+        )
+        self._print_step(step, result, tokens_per_s)
+
+    def _print_step(self, step: int, result: StepResult, tokens_per_s: float) -> None:
+        now = time.monotonic()
+        if now - self._printed < LINE_INTERVAL_S and step != self._workload.steps:
+            return
+        self._printed = now
+        print(
+            f"step {step}/{self._workload.steps}  loss {result.loss:.4f}  lr {result.lr:.3g}  "
+            f"grad norm {result.grad_norm:.3g}  {tokens_per_s:,.0f} tokens/s",
+            flush=True,
+        )
+
+
+def peak_bytes() -> int:
+    """The most memory this rank held: of its GPU where it has one, else of its process."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else peak_rss_bytes()

@@ -1,0 +1,173 @@
+"""Starts `python -m distperf.train` as real ranks, without a launcher, and collects what they report."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distperf.recipe.runspec import (
+    CheckpointSpec,
+    DataSpec,
+    ModelSpec,
+    OptimizerSpec,
+    ParallelSpec,
+    RunSpec,
+    ScheduleSpec,
+    TrainSpec,
+    to_json,
+)
+
+TINY = ModelSpec("llama", 2, 32, 4, 2, 64, 128, False, 10000.0, 1e-5)
+
+
+def make_spec(
+    tmp: Path, *, world: int = 1, zero: int = 0, accumulation: int = 1, steps: int = 20, **changes: Any
+) -> RunSpec:
+    """A tiny fp32 run on synthetic data; `changes` replace fields of RunSpec."""
+    checkpoint = CheckpointSpec(every_steps=0, save_last=False, keep=2, dir=str(tmp / "checkpoints"))
+    spec = RunSpec(
+        schema=1,
+        name="tiny",
+        run_id="tiny-1",
+        world_size=world,
+        model=TINY,
+        data=DataSpec((), (), True, "byte", 32, "predict"),
+        train=TrainSpec(steps, 8, 8 // world // accumulation, accumulation, 1, 1.0),
+        optimizer=OptimizerSpec("adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0)),
+        precision="fp32",
+        parallel=ParallelSpec(zero, world),
+        checkpoint=checkpoint,
+        reasons={},
+    )
+    return dataclasses.replace(spec, **changes)
+
+
+@dataclass
+class Rank:
+    """A running rank and the records it reported so far."""
+
+    process: subprocess.Popen[str]
+    records: list[dict[str, Any]] = field(default_factory=list)
+    output: str = ""
+    readers: list[threading.Thread] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record["kind"] == kind]
+
+
+@dataclass
+class Ranks:
+    """All ranks of one attempt."""
+
+    ranks: list[Rank]
+
+    def wait(self, timeout_s: float = 90) -> list[int]:
+        """Exit codes, once all ranks have ended."""
+        deadline = time.monotonic() + timeout_s
+        codes = [rank.process.wait(max(0.1, deadline - time.monotonic())) for rank in self.ranks]
+        for rank in self.ranks:
+            for reader in rank.readers:
+                reader.join()
+        return codes
+
+    def wait_until(self, done: Callable[[], bool], timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not done():
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            rank.process.kill()
+            rank.process.wait()
+
+    def losses(self) -> dict[int, float]:
+        return {record["step"]: record["loss"] for record in self.ranks[0].of("metrics")}
+
+    @property
+    def output(self) -> str:
+        return "\n".join(rank.output for rank in self.ranks)
+
+
+@contextlib.contextmanager
+def training(spec: RunSpec, *, attempt: int = 1, resume: str = "", **environ: str) -> Iterator[Ranks]:
+    """Ranks of `spec`; none is left afterwards."""
+    port = str(free_port())
+    ranks = Ranks([_start(spec, rank, port, attempt, resume, environ) for rank in range(spec.world_size)])
+    try:
+        yield ranks
+    finally:
+        ranks.kill()
+
+
+def train(spec: RunSpec, **options: Any) -> Ranks:
+    """Run to the end and insist on success."""
+    with training(spec, **options) as ranks:
+        codes = ranks.wait()
+        assert not any(codes), (codes, ranks.output)
+        return ranks
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _start(
+    spec: RunSpec, rank: int, port: str, attempt: int, resume: str, environ: dict[str, str]
+) -> Rank:
+    read, write = os.pipe()
+    place = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(spec.world_size),
+        "LOCAL_WORLD_SIZE": str(spec.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "DISTPERF_ADDRESS": "127.0.0.1",
+        "DISTPERF_RUNSPEC": to_json(spec),
+        "DISTPERF_ATTEMPT": str(attempt),
+        "DISTPERF_RESUME": resume,
+        "DISTPERF_REPORT_FD": str(write),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "error",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "distperf.train"],
+        env={**os.environ, **place, **environ},
+        pass_fds=(write,),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    os.close(write)
+    started = Rank(process)
+    for target, argument in ((_read_records, os.fdopen(read)), (_read_output, process.stdout)):
+        reader = threading.Thread(target=target, args=(started, argument), daemon=True)
+        reader.start()
+        started.readers.append(reader)
+    return started
+
+
+def _read_records(rank: Rank, stream: Any) -> None:
+    with stream:
+        for line in stream:
+            rank.records.append(json.loads(line))
+
+
+def _read_output(rank: Rank, stream: Any) -> None:
+    with stream:
+        for line in stream:
+            rank.output += line
