@@ -129,10 +129,24 @@ class Idle(NamedTuple):
 Message = Union[
     Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Idle
 ]
-_CLASSES = {
+_CLASSES: Dict[str, Type[Any]] = {
     cls.__name__: cls
-    for cls in (Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Idle)
-}  # type: Dict[str, Type[Any]]
+    for cls in (
+        Configure,
+        Ask,
+        Start,
+        Stop,
+        Ping,
+        Bye,
+        Hello,
+        Answer,
+        Started,
+        Exited,
+        Record,
+        Heartbeat,
+        Idle,
+    )
+}
 
 
 class LogBytes(NamedTuple):
@@ -167,7 +181,7 @@ def decode(kind: int, payload: bytes) -> Union[Message, LogBytes]:
             return LogBytes(attempt, rank, offset, payload[_LOG.size :])
         if kind == ord("M"):
             name, *fields = json.loads(payload.decode("ascii"))
-            message = _CLASSES[name](*fields)  # type: Message
+            message: Message = _CLASSES[name](*fields)
             return message
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise BadFrame("unreadable frame: %s" % error)
@@ -219,4 +233,3 @@ class FrameReader:
 def marker(nonce: str) -> bytes:
     """The line after which an agent's output counts."""
     return b"\0distperf " + nonce.encode("ascii") + b"\n"
-

@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 _SIOCGIFADDR = 0x8915
 
@@ -28,7 +28,7 @@ def node_facts() -> Dict[str, Any]:
     }
 
 
-def count_devices(environ: Dict[str, str], dev: List[str]) -> int:
+def count_devices(environ: Mapping[str, str], dev: List[str]) -> int:
     """Accelerators a rank could use here: NVIDIA's device files, within CUDA_VISIBLE_DEVICES where it is set."""
     found = sum(name.startswith("nvidia") and name[6:].isdigit() for name in dev)
     mask = environ.get("CUDA_VISIBLE_DEVICES")
@@ -45,7 +45,7 @@ def ssh_address(connection: str) -> Optional[str]:
 
 def interfaces() -> Dict[str, List[str]]:
     """Addresses of this node by interface name, IPv4 first."""
-    found = {name: [] for _, name in socket.if_nameindex()}  # type: Dict[str, List[str]]
+    found: Dict[str, List[str]] = {name: [] for _, name in socket.if_nameindex()}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for name, addresses in found.items():
             request = struct.pack("256s", name.encode()[:15])
@@ -66,7 +66,9 @@ def _ipv6_addresses() -> List[List[str]]:
     except OSError:  # a kernel without IPv6
         return []
     # Link-local addresses (scope 20) need an interface to be usable and never identify a node.
-    return [[row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0]))] for row in rows if row[3] != "20"]
+    return [
+        [row[5], socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0]))] for row in rows if row[3] != "20"
+    ]
 
 
 def interface_of(address: str) -> Optional[str]:

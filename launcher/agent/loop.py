@@ -29,11 +29,11 @@ class Agent:
         self._selector.register(in_fd, selectors.EVENT_READ, self._read_controller)
         self._wakeup()
         self._orders = protocol.Configure(protocol.VERSION, "", "", 25.0, 30.0, 1.0)
-        self._spool = None  # type: Optional[Spool]
+        self._spool: Optional[Spool] = None
         self._ranks = Ranks(0, "")
-        self._steps = {}  # type: Dict[str, int]
+        self._steps: Dict[str, int] = {}
         self._heard = self._beat = time.monotonic()
-        self._kill_at = None  # type: Optional[float]
+        self._kill_at: Optional[float] = None
         self._idle_told = True
         self._leaving = False
 
@@ -128,8 +128,9 @@ class Agent:
             for record in rank.records():
                 if record["kind"] == "progress" and isinstance(record.get("step"), int):
                     self._steps[str(number)] = record["step"]
-                else:
-                    self.say(protocol.Record(self._ranks.attempt, number, record))
+                    continue
+                rank.told_error = rank.told_error or record["kind"] == "error"
+                self.say(protocol.Record(self._ranks.attempt, number, record))
 
         return read
 
@@ -140,6 +141,9 @@ class Agent:
             rank = self._ranks.all[number]
             self._reporter(number, rank)(rank.report_fd)  # what it said before it ended comes first
             self._selector.unregister(rank.report_fd)
+            error = rank.log.error()
+            if error is not None and not rank.told_error:
+                self.say(protocol.Record(self._ranks.attempt, number, error))
             self.say(protocol.Exited(self._ranks.attempt, number, code, name, rank.log.tail(), None))
 
     def _stop(self, grace_s: float) -> None:
@@ -187,7 +191,9 @@ class Agent:
         for number, rank in list(self._ranks.all.items()):
             chunk = rank.log.next_chunk()
             if chunk is not None:
-                self._ranks.all[number] = self._ranks.all.pop(number)  # the next look begins with another rank
+                self._ranks.all[number] = self._ranks.all.pop(
+                    number
+                )  # the next look begins with another rank
                 return protocol.encode_log(self._ranks.attempt, number, *chunk)
         return None
 

@@ -12,7 +12,7 @@ class Outbox:
 
     def __init__(self, fd: int, next_log_frame: Callable[[], Optional[bytes]]) -> None:
         self._fd = fd
-        self._urgent = deque()  # type: Deque[bytes]
+        self._urgent: Deque[bytes] = deque()
         self._current = memoryview(b"")
         self._next_log_frame = next_log_frame
         self.broken = False

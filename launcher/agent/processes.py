@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 TOKEN_ENV = "DISTPERF_JOB_TOKEN"
 REPORT_FD_ENV = "DISTPERF_REPORT_FD"
@@ -31,7 +31,7 @@ def spawn(order: Dict[str, Any], log_fd: int, report_fd: int) -> "subprocess.Pop
 
     argv and env go to the kernel as the bytes they were: no shell, no re-encoding by this machine's locale.
     """
-    env = rank_environment(os.environb, order["env"], order.get("slots"), order.get("devices"))
+    env = rank_environment(os.environb, order)
     env[REPORT_FD_ENV.encode()] = str(report_fd).encode()
     parent = os.getpid()
     try:
@@ -55,28 +55,37 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def rank_environment(
-    base: Dict[bytes, bytes],
-    given: Dict[str, str],
-    slots: Optional[List[int]],
-    devices: Optional[List[int]],
-) -> Dict[bytes, bytes]:
-    """The node's own environment, less what another launcher may have left in it, plus what was given.
+def rank_environment(base: Mapping[bytes, bytes], order: Dict[str, Any]) -> Dict[bytes, bytes]:
+    """The node's own environment, less what another launcher may have left in it, plus what the order gives.
 
-    devices: physical devices named in the hostfile. slots: places chosen by a filter; they index the devices
-    that the node's own CUDA_VISIBLE_DEVICES leaves visible, or all of them. Neither: the node's mask stays.
+    order: env (set), defaults (set where the node has none), devices (physical devices that the hostfile names),
+    slots (places chosen of the node's). Without `devices`, slots index what the node's own CUDA_VISIBLE_DEVICES
+    leaves visible; where all places are taken and no mask is set, none is set here either.
     """
-    env = {k: v for k, v in base.items() if k not in _OTHERS and not k.startswith((b"TORCHELASTIC_", b"DISTPERF_"))}
-    if devices is None and slots is not None:
-        mask = [d for d in env.get(b"CUDA_VISIBLE_DEVICES", b"").split(b",") if d]
-        if mask and max(slots) < len(mask):
-            env[b"CUDA_VISIBLE_DEVICES"] = b",".join(mask[slot] for slot in slots)
-        elif not mask and slots != list(range(len(slots))):
-            devices = slots
-    if devices is not None:
-        env[b"CUDA_VISIBLE_DEVICES"] = b",".join(b"%d" % device for device in devices)
-    env.update((to_bytes(name), to_bytes(value)) for name, value in given.items())
+    env = {
+        k: v
+        for k, v in base.items()
+        if k not in _OTHERS and not k.startswith((b"TORCHELASTIC_", b"DISTPERF_"))
+    }
+    for name, value in order.get("defaults", {}).items():
+        env.setdefault(to_bytes(name), to_bytes(value))
+    visible = visible_devices(
+        env.get(b"CUDA_VISIBLE_DEVICES"), order.get("slots") or [], order.get("devices")
+    )
+    if visible is not None:
+        env[b"CUDA_VISIBLE_DEVICES"] = visible
+    env.update((to_bytes(name), to_bytes(value)) for name, value in order["env"].items())
     return env
+
+
+def visible_devices(mask: Optional[bytes], slots: List[int], devices: Optional[List[int]]) -> Optional[bytes]:
+    """CUDA_VISIBLE_DEVICES for the ranks of a node, or None to leave it as it is."""
+    if devices is not None:
+        return b",".join(b"%d" % device for device in devices)
+    places = [d for d in (mask or b"").split(b",") if d]
+    if places:
+        return b",".join(places[slot] for slot in slots) if slots and max(slots) < len(places) else None
+    return None if slots == list(range(len(slots))) else b",".join(b"%d" % slot for slot in slots)
 
 
 _OTHERS = {
@@ -134,7 +143,11 @@ def start_guardian(*close: int) -> int:
     os.setsid()
     os.close(write_end)
     null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2) + close:  # hold nothing of the agent's: an SSH session ends when its last descriptor does
+    for fd in (
+        0,
+        1,
+        2,
+    ) + close:  # hold nothing of the agent's: an SSH session ends when its last descriptor does
         os.dup2(null, fd)
     try:
         _guard(read_end)

@@ -97,7 +97,11 @@ def _versions(executable: str, workdir: str, modules: List[str]) -> Optional[Dic
     if done.returncode != 0:
         return None
     pairs = [line.split(" ", 1) for line in done.stdout.decode("utf-8", "replace").splitlines()]
-    return {pair[0]: None if pair[1] == "-" else pair[1] for pair in pairs if len(pair) == 2 and pair[0] in modules}
+    return {
+        pair[0]: None if pair[1] == "-" else pair[1]
+        for pair in pairs
+        if len(pair) == 2 and pair[0] in modules
+    }
 
 
 def write_mark(folder: str, name: str, text: str) -> bool:
@@ -129,7 +133,7 @@ def remove_mark(folder: str, name: str) -> bool:
     return True
 
 
-_QUESTIONS = {
+_QUESTIONS: Dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (pick_port, source_address, interface, python, write_mark, read_mark, remove_mark)
-}  # type: Dict[str, Callable[..., Any]]
+}

@@ -21,6 +21,7 @@ class Rank:
         self.report_fd = report_fd
         self.log = log
         self.ended = False
+        self.told_error = False
         self._partial = b""
 
     def records(self) -> Iterator[Dict[str, Any]]:
@@ -49,12 +50,13 @@ class Ranks:
 
     def __init__(self, attempt: int, token: str) -> None:
         self.attempt = attempt
-        self.all = {}  # type: Dict[int, Rank]
+        self.all: Dict[int, Rank] = {}
         self._token = token
 
     def start(self, order: Dict[str, Any], spool: Spool) -> Rank:
         """Start one rank. Raises OSError; nothing is left behind then."""
         log = spool.open(self.attempt, order["rank"])
+        order["env"]["TORCHELASTIC_ERROR_FILE"] = log.error_file
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         try:
@@ -82,7 +84,9 @@ class Ranks:
                 rank = self.all[by_pid[pid]]
                 rank.ended = True
                 code, name = meaning(status)
-                rank.process.returncode = code if code is not None else -1  # subprocess must not wait for it again
+                rank.process.returncode = (
+                    code if code is not None else -1
+                )  # subprocess must not wait for it again
                 yield by_pid[pid], code, name
 
     def running(self) -> List[Rank]:
@@ -120,7 +124,11 @@ def meaning(status: int) -> Tuple[Optional[int], Optional[str]]:
 
 def why_not_started(order: Dict[str, Any], error: OSError) -> str:
     """A sentence a person can act on for a rank whose process could not be made."""
-    what = {errno.ENOENT: "not found", errno.EACCES: "not allowed", errno.E2BIG: "arguments and environment too large"}
+    what = {
+        errno.ENOENT: "not found",
+        errno.EACCES: "not allowed",
+        errno.E2BIG: "arguments and environment too large",
+    }
     reason = what.get(error.errno or 0, error.strerror or str(error))
     if not os.path.isdir(processes.to_bytes(order["cwd"])):
         return "cannot start in %s: no such folder on this node" % order["cwd"]

@@ -4,10 +4,11 @@ A rank writes straight into its file, so nothing it wrote is lost with the agent
 waits for nobody. The agent only looks at file sizes.
 """
 
+import json
 import os
 import shutil
 import tempfile
-from typing import Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 CHUNK_BYTES = 256 << 10
 TAIL_BYTES = 8 << 10
@@ -24,6 +25,7 @@ class RankLog:
         self.write_fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self._sent = 0
+        self.error_file = self.path[: -len(".log")] + "-error.json"
 
     def next_chunk(self) -> Optional[Tuple[int, bytes]]:
         """(offset, bytes) not handed on yet, or None."""
@@ -41,6 +43,27 @@ class RankLog:
         if size > TAIL_BYTES:
             lines = lines[1:] or lines  # the first one is cut
         return "\n".join(lines[-TAIL_LINES:])
+
+    def error(self) -> Optional[Dict[str, Any]]:
+        """What the rank left in its error file (torchelastic's contract), as a contract `error` record."""
+        try:
+            with open(self.error_file, "rb") as file:
+                message = json.loads(file.read().decode("utf-8", "replace"))["message"]
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # none, or not what it should be: the exit code stands
+            return None
+        if isinstance(message, dict):
+            extra = message.get("extraInfo")
+            stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+            message = message.get("message", "")
+        else:
+            stack = None
+        kind, _, text = str(message).partition(": ")
+        return {"kind": "error", "type": kind, "message": text, "traceback": stack}
 
     def close(self) -> None:
         """Drop both descriptors and the file."""

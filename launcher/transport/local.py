@@ -18,7 +18,9 @@ from launcher.transport import bundle
 class LocalStream:
     """The pipes of one agent process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stderr: tempfile._TemporaryFileWrapper[bytes]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], stderr: tempfile._TemporaryFileWrapper[bytes]
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process

@@ -1,0 +1,1 @@
+"""The command line: argument, call, exit code. No logic here."""

@@ -1,0 +1,135 @@
+"""init, schema, ckpt, data: files on this side, no run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+ckpt = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
+data = typer.Typer(
+    no_args_is_help=True, help="Text to token shards, and a look at them.", rich_markup_mode=None
+)
+AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command("init")(init)
+    app.command("schema")(schema)
+    app.add_typer(ckpt, name="ckpt")
+    app.add_typer(data, name="data")
+
+
+def init(
+    folder: Path = typer.Argument(
+        Path("."), metavar="[FOLDER]", help="Where to write; made if it is not there."
+    ),
+) -> None:
+    """Write a commented recipe and hostfile to start from; never over files that are there."""
+    from launcher.starter import write_starter
+
+    for path in write_starter(folder):
+        print(path)
+
+
+def schema() -> None:
+    """Print the JSON Schema of a recipe."""
+    from distperf.recipe.schema import schema_json
+
+    print(json.dumps(schema_json(), indent=1))
+
+
+@ckpt.command("ls")
+def ckpt_ls(
+    path: Path = typer.Argument(..., metavar="PATH", help="A run's folder, or a folder of checkpoints."),
+    as_json: bool = AsJson,
+) -> None:
+    """List the checkpoints in a folder, oldest first, damaged ones with what is wrong."""
+    from distperf.checkpoint.manifest import list_checkpoints
+    from launcher.words import size
+
+    found = list_checkpoints(_checkpoint_folder(path))
+    if as_json:
+        rows = [
+            {
+                "path": str(c.path),
+                "step": c.step,
+                "complete": c.complete,
+                "bytes": c.size_bytes,
+                "problem": c.problem,
+            }
+            for c in found
+        ]
+        print(json.dumps({"schema": 1, "checkpoints": rows}))
+        return
+    for checkpoint in found:
+        note = "complete" if checkpoint.complete else f"damaged: {checkpoint.problem}"
+        print(f"step {checkpoint.step:>8}  {size(checkpoint.size_bytes):>10}  {note}  {checkpoint.path}")
+    if not found:
+        print(f"no checkpoints in {_checkpoint_folder(path)}", file=sys.stderr)
+
+
+@ckpt.command("show")
+def ckpt_show(
+    path: Path = typer.Argument(
+        ..., metavar="PATH", help="One checkpoint, or a folder of them (its newest)."
+    ),
+    as_json: bool = AsJson,
+) -> None:
+    """Show what a checkpoint says about itself."""
+    from distperf.checkpoint.manifest import list_checkpoints, read_manifest
+
+    folder = _checkpoint_folder(path)
+    steps = [c.path for c in list_checkpoints(folder) if c.complete]
+    _show(dataclasses.asdict(read_manifest(steps[-1] if steps else path)), as_json)
+
+
+@data.command("show")
+def data_show(
+    path: Path = typer.Argument(..., metavar="PATH", help="A folder of token shards."),
+    as_json: bool = AsJson,
+) -> None:
+    """Show what a folder of token shards says about itself."""
+    from distperf.data.manifest import read_manifest
+
+    _show(dataclasses.asdict(read_manifest(path)), as_json)
+
+
+@data.command("prepare")
+def data_prepare(
+    text: list[str] = typer.Option(..., "--text", metavar="GLOB", help="Text files; may be given often."),
+    out: Path = typer.Option(..., "--out", metavar="DIR", help="Folder to make."),
+    tokenizer: str = typer.Option("byte", "--tokenizer", help="byte, or a tokenizers JSON file."),
+) -> None:
+    """Turn text files into token shards with a manifest (needs the train extra)."""
+    globs = [word for pattern in text for word in ("--text", pattern)]
+    command = [
+        sys.executable,
+        "-m",
+        "distperf.data.prepare",
+        *globs,
+        "--tokenizer",
+        tokenizer,
+        "--out",
+        str(out),
+    ]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+def _checkpoint_folder(path: Path) -> Path:
+    inner = path / "checkpoints"
+    return inner if inner.is_dir() else path
+
+
+def _show(value: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(value))
+        return
+    for key, item in value.items():
+        print(f"{key:<16} {json.dumps(item) if isinstance(item, (dict, list, tuple)) else item}")

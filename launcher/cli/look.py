@@ -1,0 +1,101 @@
+"""status, ps, logs, stop: look at runs, and end one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import typer
+
+Run = typer.Argument(None, metavar="RUN", help="Run id, run folder, or nothing for the latest in ./runs.")
+RunDir = typer.Option("runs", "--run-dir", metavar="DIR", help="Folder that run folders are in.")
+AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    for command in (status, ps, logs, stop):
+        app.command()(command)
+
+
+def status(
+    run: str | None = Run,
+    once: bool = typer.Option(False, "--once", help="One snapshot, also on a terminal."),
+    watch: float | None = typer.Option(
+        None, "--watch", min=0.1, metavar="S", help="A snapshot every S seconds."
+    ),
+    as_json: bool = AsJson,
+    run_dir: Path = RunDir,
+) -> None:
+    """Show a run: one snapshot, or, on a terminal, one after the other until it ends."""
+    from launcher import view
+    from launcher.rundir import find_run
+
+    found = find_run(run, run_dir)
+    live = sys.stdout.isatty() and not once and not as_json
+    every_s = watch if watch is not None else 2.0 if live else None
+    while True:
+        seen = view.look(found)
+        text = json.dumps(seen) if as_json else "\n".join(view.as_text(seen))
+        print(("\x1b[H\x1b[2J" if live else "") + text, flush=True)
+        if every_s is None or seen["exit_code"] is not None or seen["state"] == "lost":
+            return
+        time.sleep(every_s)
+
+
+def ps(as_json: bool = AsJson, run_dir: Path = RunDir) -> None:
+    """List the runs in the run folder, newest last."""
+    from launcher import view
+    from launcher.errors import RunFolderError
+    from launcher.rundir import all_runs
+
+    rows = []
+    for run in all_runs(run_dir):
+        try:
+            seen = view.look(run)
+        except RunFolderError as error:
+            print(f"distperf: {error}", file=sys.stderr)
+            continue
+        rows.append(
+            {key: seen[key] for key in ("run", "state", "attempt", "step", "steps", "exit_code", "dir")}
+        )
+    if as_json:
+        print(json.dumps({"schema": view.SCHEMA, "runs": rows}))
+        return
+    width = max([3, *(len(row["run"]) for row in rows)])
+    print(f"{'run':<{width}}  state       attempt  step")
+    for row in rows:
+        of = f"/{row['steps']}" if row["steps"] else ""
+        print(f"{row['run']:<{width}}  {row['state']:<10}  {row['attempt']:>7}  {row['step']}{of}")
+
+
+def logs(
+    run: str | None = Run,
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on until the run ends."),
+    rank: str | None = typer.Option(None, "--rank", metavar="SET", help="Only these ranks: 0,4-7."),
+    host: str | None = typer.Option(None, "--host", metavar="SET", help="Only these hosts: node[01-04]."),
+    grep: str | None = typer.Option(None, "--grep", metavar="RE", help="Only lines that match."),
+    attempt: int | None = typer.Option(
+        None, "--attempt", min=1, metavar="N", help="Of this attempt; the newest else."
+    ),
+    raw: bool = typer.Option(False, "--raw", help="The bytes as they were written, without prefix."),
+    run_dir: Path = RunDir,
+) -> None:
+    """Print what the ranks wrote, rank by rank; with -f, as it comes."""
+    from launcher.readlogs import Choice, read
+    from launcher.rundir import find_run
+
+    choice = Choice.of(rank, host, grep, attempt)
+    for piece in read(find_run(run, run_dir), choice, follow, raw):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+def stop(run: str | None = Run, run_dir: Path = RunDir) -> None:
+    """End a run in order, as Ctrl-C in its terminal would; a second time, at once. Waits until it has ended."""
+    from launcher.rundir import find_run
+    from launcher.stop import stop_run
+
+    print(stop_run(find_run(run, run_dir)), file=sys.stderr)

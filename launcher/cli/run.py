@@ -1,0 +1,126 @@
+"""launch, plan: start a run, or say what it would be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from launcher.errors import UsageError
+
+if TYPE_CHECKING:
+    from launcher.launch import Request
+
+Recipe = typer.Argument(None, metavar="RECIPE", help="The recipe (YAML).")
+Args = typer.Argument(None, metavar="-- ARGS...", help="Arguments of the script, after --.")
+Script = typer.Option(None, "--script", metavar="FILE", help="Run this script instead of a recipe.")
+Hosts = typer.Option(None, "--hosts", metavar="FILE", help="Hostfile; without one, this machine.")
+Include = typer.Option(None, "--include", metavar="F", help="Only these hosts and slots: a@b:0,2@c[01-04].")
+Exclude = typer.Option(None, "--exclude", metavar="F", help="All but these hosts and slots.")
+Set = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a key of the recipe; may be given often.")
+Nproc = typer.Option(None, "--nproc", min=1, metavar="N", help="Ranks per node where no slots are given.")
+RunDir = typer.Option("runs", "--run-dir", metavar="DIR", help="Folder that run folders are made in.")
+Resume = typer.Option(
+    None, "--resume", metavar="RUN|CKPT", help="Go on from a run's or this checkpoint, as a new run."
+)
+AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this group's commands."""
+    app.command("launch")(launch)
+    app.command("plan")(plan)
+
+
+def launch(
+    recipe: str | None = Recipe,
+    args: list[str] | None = Args,
+    script: str | None = Script,
+    hosts: Path | None = Hosts,
+    include: str | None = Include,
+    exclude: str | None = Exclude,
+    sets: list[str] | None = Set,
+    nproc: int | None = Nproc,
+    run_dir: Path = RunDir,
+    resume: str | None = Resume,
+    no_check: bool = typer.Option(
+        False, "--no-check", help="Skip the checks of versions and shared folders."
+    ),
+    quiet: bool = typer.Option(
+        False, "--quiet", "-q", help="No rank output and no progress; errors and the end only."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print what would be started where, and stop."),
+    probe: bool = typer.Option(
+        False, "--probe", help="With --dry-run: ask hosts without slots for their devices."
+    ),
+    as_json: bool = AsJson,
+) -> None:
+    """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
+    from launcher.launch import Request
+    from launcher.launch import launch as start
+
+    request = Request(
+        recipe=None if script or recipe is None else Path(recipe),
+        script=script,
+        script_args=_script_args(recipe, args, script),
+        hosts=hosts,
+        include=include,
+        exclude=exclude,
+        sets=tuple(sets or ()),
+        nproc=nproc,
+        run_dir=run_dir,
+        resume=resume,
+        check=not no_check,
+        quiet=quiet,
+    )
+    if (probe or as_json) and not dry_run:
+        raise UsageError(f"{'--probe' if probe else '--json'} belongs to --dry-run")
+    if dry_run:
+        _show_plan(request, probe, as_json, with_commands=True)
+        return
+    raise typer.Exit(start(request, lambda line: print(line, file=sys.stderr, flush=True)))
+
+
+def plan(
+    recipe: Path = typer.Argument(..., metavar="RECIPE", help="The recipe (YAML)."),
+    hosts: Path | None = Hosts,
+    include: str | None = Include,
+    exclude: str | None = Exclude,
+    sets: list[str] | None = Set,
+    nproc: int | None = Nproc,
+    as_json: bool = AsJson,
+) -> None:
+    """Say what a recipe comes to on these hosts: mesh, batch, bytes of model state per rank."""
+    from launcher.launch import Request
+
+    request = Request(
+        recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc
+    )
+    _show_plan(request, probe=False, as_json=as_json, with_commands=False)
+
+
+def _script_args(recipe: str | None, args: list[str] | None, script: str | None) -> tuple[str, ...]:
+    """What stands after `--`; the parser hands its first word over as RECIPE when --script is given."""
+    if script is not None:
+        return (*([recipe] if recipe is not None else []), *(args or ()))
+    if recipe is None:
+        raise UsageError("name a recipe, or a script with --script")
+    if args:
+        raise UsageError(
+            f"unexpected {args[0]!r}: arguments after -- are for --script; a recipe has script.args"
+        )
+    return ()
+
+
+def _show_plan(request: Request, probe: bool, as_json: bool, with_commands: bool) -> None:
+    from launcher import dryrun
+
+    outcome = dryrun.outcome(request, probe)
+    if as_json:
+        print(json.dumps(dryrun.as_json(outcome, with_commands), indent=1))
+    else:
+        for line in dryrun.as_text(outcome, with_commands):
+            print(line)

@@ -1,0 +1,130 @@
+"""What `launch` shows while a run goes: merged logs with host and rank, and how far it is.
+
+On a terminal the last line is redrawn in place; without one, a plain line every few seconds and no control bytes.
+Rank output goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, TextIO
+
+from launcher import words
+from launcher.logs import Lines, prefix
+from launcher.state import RunState
+
+REDRAW_S = 0.2
+PLAIN_LINE_S = 5.0
+CLEAR = "\r\x1b[K"
+
+
+class Console:
+    """A Screen (launcher.controller) on two text streams."""
+
+    def __init__(self, quiet: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._quiet = quiet
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._live = self._err.isatty() and not quiet
+        self._drawn = ""
+        self._drawn_at = 0.0
+        self._lines: dict[tuple[int, int], tuple[str, Lines]] = {}
+        self._state: RunState | None = None
+        self._last: dict[str, Any] = {}
+
+    def log(self, host: str, rank: int, data: bytes) -> None:
+        """See Screen."""
+        if self._quiet or self._state is None:
+            return
+        key = (self._state.attempt, rank)
+        if key not in self._lines:
+            widths = max(map(len, self._state.hosts)), len(str(len(self._state.ranks) - 1))
+            self._lines[key] = prefix(host, rank, *widths), Lines()
+        start, lines = self._lines[key]
+        whole = [f"{start}{line}\n" for line in lines.feed(data)]
+        if whole:
+            self._print(self._out, "".join(whole))
+
+    def metrics(self, line: dict[str, Any]) -> None:
+        """See Screen."""
+        self._last = line
+
+    def state(self, state: RunState) -> None:
+        """See Screen."""
+        before, self._state = self._state, state
+        if before is not None and before.state != state.state:
+            self._changed(state)
+        now = time.monotonic()
+        if now - self._drawn_at >= (REDRAW_S if self._live else PLAIN_LINE_S):
+            self._drawn_at = now
+            self._draw(progress_line(state, self._last))
+
+    def note(self, text: str) -> None:
+        """See Screen."""
+        self._print(self._err, f"distperf: {text}\n")
+
+    def close(self) -> None:
+        """Show last lines without an end and take the progress line away."""
+        for start, lines in self._lines.values():
+            for line in lines.rest():
+                self._print(self._out, f"{start}{line}\n")
+        if self._drawn:
+            self._err.write(CLEAR)
+            self._err.flush()
+            self._drawn = ""
+
+    def _changed(self, state: RunState) -> None:
+        failure = state.failure
+        if state.state == "stopping" and failure is not None:
+            who = f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
+            self.note(f"{who}: {failure.message}; ending the other ranks")
+        elif state.state == "stopping":
+            self.note(
+                f"stopping: ranks get SIGTERM and {words.seconds(state.policy.grace_s)}; again to end them now"
+            )
+        elif state.state == "starting" and state.attempt > 1:
+            self.note(f"attempt {state.attempt}")
+
+    def _draw(self, line: str) -> None:
+        if not line or self._quiet:
+            return
+        if self._live:
+            self._drawn = line
+            self._err.write(CLEAR + line)
+            self._err.flush()
+        elif line != self._drawn:
+            self._drawn = ""
+            self._err.write(f"distperf: {line}\n")
+            self._err.flush()
+
+    def _print(self, stream: TextIO, text: str) -> None:
+        if self._live and self._drawn:
+            self._err.write(CLEAR)
+            self._err.flush()
+        try:
+            stream.write(text)
+            stream.flush()
+        except BrokenPipeError:  # the reader of our output has gone (`| head`): the run goes on
+            self._quiet = True
+        if self._live and self._drawn:
+            self._err.write(self._drawn)
+            self._err.flush()
+
+
+def progress_line(state: RunState, last: dict[str, Any]) -> str:
+    """Step of steps, loss, tokens/s, time left; or what is being waited for."""
+    step = last.get("step", state.step)
+    if not step:
+        phases = sorted({rank.phase for rank in state.ranks if rank.phase})
+        return f"{state.state}" + (f" ({', '.join(phases)})" if phases else "")
+    parts = [f"step {step}" + (f"/{state.steps}" if state.steps else "")]
+    if isinstance(last.get("loss"), (int, float)):
+        parts.append(f"loss {last['loss']:.4f}")
+    if isinstance(last.get("tokens_per_s"), (int, float)):
+        parts.append(f"{last['tokens_per_s']:,.0f} tokens/s")
+    if state.steps and isinstance(last.get("step_s"), (int, float)):
+        parts.append(f"{words.seconds((state.steps - step) * last['step_s'])} left")
+    if state.attempt > 1:
+        parts.append(f"attempt {state.attempt}")
+    return "   ".join(parts)

@@ -1,0 +1,300 @@
+"""The controller: one queue in, actions out. Owns the clock, the journal and the agents; decides nothing.
+
+Every decision is `supervise.advance`. What happens on nodes arrives as messages, becomes an event, is written down
+if it is of a kept kind, and the actions that `advance` returns are carried out.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from launcher import events, protocol, supervise
+from launcher.errors import RunFolderError, TransportError
+from launcher.hostfile import Host
+from launcher.journal import Journal, Metrics
+from launcher.logs import LogFiles
+from launcher.nodes import Nodes
+from launcher.nodeset import fold_numbers
+from launcher.plan import Attempt, NodeFacts, Placement, Program, label, orders
+from launcher.rundir import RunDir
+from launcher.state import RunState
+from launcher.transport.channel import Closed
+
+TICK_S = 0.25
+PROGRESS_KEPT_S = 5.0
+HEARTBEAT_S = 1.0
+
+
+class Screen(Protocol):
+    """Who shows the run while it goes (launcher.console)."""
+
+    def log(self, host: str, rank: int, data: bytes) -> None:
+        """Bytes that a rank wrote."""
+
+    def metrics(self, line: dict[str, Any]) -> None:
+        """A step's metrics."""
+
+    def state(self, state: RunState) -> None:
+        """The state after an event."""
+
+    def note(self, text: str) -> None:
+        """A line of the run's story."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a controller needs to know about the run that it starts."""
+
+    run: RunDir
+    created: events.RunCreated
+    program: Program
+    placement: Placement
+    facts: dict[str, NodeFacts]
+
+
+@dataclass(frozen=True)
+class _Reopened:
+    error: str | None  # None: a fresh agent answers
+
+
+class Controller:
+    """Runs one run from its first attempt to its end."""
+
+    def __init__(
+        self, order: Order, nodes: Nodes, screen: Screen, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._order = order
+        self._nodes = nodes
+        self._screen = screen
+        self._clock = clock
+        self._zero = clock()
+        self._journal = Journal(order.run.events)
+        self._metrics = Metrics(order.run)
+        self._logs: LogFiles | None = None
+        self._steps: dict[int, int] = {}
+        self._steps_kept_t = 0.0
+        self._ticked_t = self._pinged_t = 0.0
+        self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.state = supervise.created(order.created)
+        self._hosts = {label(node.host): node for node in order.placement.nodes}
+
+    def run(self) -> RunState:
+        """Start the ranks, see them through, and return the final state. Raises RunFolderError on a full disk."""
+        try:
+            with self._catching_signals():
+                self._journal.write(self._order.created)
+                self._configure(self._hosts)
+                self._carry_out(supervise.begin(self.state))
+                while not self.state.over:
+                    self._turn()
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self._order.run.path}: {error.strerror}") from None
+        finally:
+            self._journal.close()
+            self._metrics.close()
+        return self.state
+
+    # One turn of the loop.
+
+    def _turn(self) -> None:
+        try:
+            host, message = self._nodes.inbox.get(timeout=TICK_S)
+        except queue.Empty:
+            pass
+        else:
+            self._take(host, message)
+        while not self._signals.empty():
+            self._happened(events.Interrupted(self._now(), self._signals.get()))
+        if self._now() - self._ticked_t >= TICK_S:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._ticked_t = self._now()
+        self._keep_progress(PROGRESS_KEPT_S)
+        self._happened(events.Tick(self._now()))
+        if self._now() - self._pinged_t >= HEARTBEAT_S:
+            self._pinged_t = self._now()
+            self._nodes.tell_all(protocol.Ping())
+            self._journal.touch()
+
+    def _take(self, host: str, message: Any) -> None:
+        if isinstance(message, Closed):
+            self._nodes.drop(host)
+            self._happened(events.NodeLost(self._now(), host, f"its agent is gone: {message.why}"))
+            return
+        if isinstance(message, _Reopened):
+            self._take_reopened(host, message)
+            return
+        if isinstance(message, protocol.LogBytes):
+            self._take_log(host, message)
+            return
+        self._happened(events.Heard(self._now(), host))
+        for event in self._events_of(host, message):
+            self._happened(event)
+
+    def _take_reopened(self, host: str, reopened: _Reopened) -> None:
+        if reopened.error is not None:
+            self._happened(events.ReopenFailed(self._now(), host, reopened.error))
+            return
+        self._configure([host])
+        self._happened(events.NodeBack(self._now(), host))
+
+    def _take_log(self, host: str, piece: protocol.LogBytes) -> None:
+        if self._logs is not None and piece.attempt == self.state.attempt:
+            self._logs.write(piece.rank, piece.offset, piece.data)
+            self._screen.log(host, piece.rank, piece.data)
+
+    def _events_of(self, host: str, message: Any) -> Iterator[events.Event]:
+        t = self._now()
+        if isinstance(message, protocol.Started):
+            yield events.RankStarted(t, *message)
+        elif isinstance(message, protocol.Exited):
+            self._keep_progress(0.0)
+            yield events.RankExited(t, *message)
+        elif isinstance(message, protocol.Idle):
+            yield events.NodeIdle(t, message.attempt, host)
+        elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
+            self._steps.update({int(rank): step for rank, step in message.steps.items()})
+        elif isinstance(message, protocol.Record) and message.attempt == self.state.attempt:
+            if message.record["kind"] == "metrics":
+                self._take_metrics(message)
+            else:
+                yield events.RankReported(t, message.attempt, message.rank, message.record)
+
+    def _take_metrics(self, message: protocol.Record) -> None:
+        line = {k: v for k, v in message.record.items() if k != "kind"}
+        line.setdefault("attempt", message.attempt)
+        self._metrics.write(line)
+        self._screen.metrics(line)
+        if isinstance(line.get("step"), int):
+            self._steps[message.rank] = max(line["step"], self._steps.get(message.rank, 0))
+
+    def _keep_progress(self, after_s: float) -> None:
+        """Write down how far the ranks are, now and then: the journal of a long run must stay small."""
+        if self._steps and self._now() - self._steps_kept_t >= after_s:
+            steps, self._steps = self._steps, {}
+            self._steps_kept_t = self._now()
+            self._happened(events.Progressed(self._now(), self.state.attempt, fold_steps(steps)))
+
+    # Events and actions.
+
+    def _happened(self, event: events.Event) -> None:
+        if event.kept:
+            self._journal.write(event)
+        self._carry_out(supervise.advance(self.state, event))
+        self._screen.state(self.state)
+
+    def _carry_out(self, step: supervise.Step) -> None:
+        self.state, actions = step
+        for action in actions:
+            _DOERS[type(action)](self, action)
+
+    def _pick_port(self, action: supervise.PickPort) -> None:
+        node = self._order.placement.nodes[0]
+        host, address = label(node.host), self._order.facts[label(node.host)].address
+        try:
+            port = self._nodes.ask({host: ("pick_port", {"address": address})})[host]
+        except TransportError as error:
+            self._nodes.drop(host)
+            self._happened(events.NodeLost(self._now(), host, error.reason))
+            return
+        self._happened(events.PortPicked(self._now(), address, port))
+
+    def _start_ranks(self, action: supervise.StartRanks) -> None:
+        order = self._order
+        self._logs = LogFiles(order.run, action.attempt, order.placement.world_size)
+        self._steps = {}
+        self._happened(events.AttemptBegan(self._now(), action.attempt, f"{action.address}:{action.port}"))
+        attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
+        for host, node in self._hosts.items():
+            facts = order.facts[host]
+            start = protocol.Start(
+                attempt.number, orders(order.program, order.placement, node, attempt, facts)
+            )
+            self._nodes.tell(host, start)
+
+    def _stop_ranks(self, action: supervise.StopRanks) -> None:
+        self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
+
+    def _reopen(self, action: supervise.Reopen) -> None:
+        """Connect anew on a thread: the loop goes on hearing the other nodes and the user."""
+        threading.Thread(target=self._try_reopen, args=(self._hosts[action.host].host,), daemon=True).start()
+
+    def _try_reopen(self, host: Host) -> None:
+        try:
+            self._nodes.open(host)
+        except TransportError as error:
+            self._nodes.inbox.put((label(host), _Reopened(error.reason)))
+        else:
+            self._nodes.inbox.put((label(host), _Reopened(None)))
+
+    def _note(self, action: supervise.Note) -> None:
+        self._happened(events.Noted(self._now(), action.text))
+        self._screen.note(action.text)
+
+    def _give_up(self, action: supervise.GiveUp) -> None:
+        self._nodes.drop(action.host)
+        self._happened(events.NodeLost(self._now(), action.host, action.why))
+
+    def _restart(self, action: supervise.Restart) -> None:
+        self._journal.write(action.event)
+        self._screen.note(action.event.reason)
+
+    def _finish(self, action: supervise.Finish) -> None:
+        self._journal.write(events.Ended(self._now(), action.state, action.exit_code))
+
+    # Clock, signals, set-up.
+
+    def _now(self) -> float:
+        return round(self._clock() - self._zero, 4)
+
+    def _configure(self, hosts: dict[str, Any] | list[str]) -> None:
+        policy, program = self.state.policy, self._order.program
+        message = protocol.Configure(
+            protocol.VERSION, program.run_id, program.token, policy.lease_s, policy.grace_s, HEARTBEAT_S
+        )
+        for host in hosts:
+            self._nodes.tell(host, message)
+
+    @contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM become events; a closed terminal is a SIGTERM."""
+        names = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGTERM"}
+
+        def put(number: int, _frame: FrameType | None) -> None:
+            self._signals.put(names[signal.Signals(number)])
+
+        before = {number: signal.signal(number, put) for number in names}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def fold_steps(steps: Mapping[int, int]) -> dict[str, int]:
+    """{0: 5, 1: 5, 2: 4} -> {"0-1": 5, "2": 4}: one entry for all ranks at the same step."""
+    by_step: dict[int, list[int]] = {}
+    for rank, step in steps.items():
+        by_step.setdefault(step, []).append(rank)
+    return {fold_numbers(ranks): step for step, ranks in by_step.items()}
+
+
+_DOERS: dict[type, Callable[[Controller, Any], None]] = {
+    supervise.PickPort: Controller._pick_port,
+    supervise.StartRanks: Controller._start_ranks,
+    supervise.StopRanks: Controller._stop_ranks,
+    supervise.Reopen: Controller._reopen,
+    supervise.Note: Controller._note,
+    supervise.GiveUp: Controller._give_up,
+    supervise.Restart: Controller._restart,
+    supervise.Finish: Controller._finish,
+}

@@ -1,0 +1,153 @@
+"""What `plan` and `launch --dry-run` say: everything that is decided before a rank starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from distperf.recipe.estimate import StateBytes, model_state, parameter_count
+from launcher import words
+from launcher.launch import (
+    Parsed,
+    Planned,
+    Request,
+    make_transport,
+    needs,
+    parse,
+    plan,
+    slots_known,
+    with_probed_slots,
+)
+from launcher.nodes import Nodes
+from launcher.plan import Attempt, Node, NodeFacts, label, orders
+from launcher.prepare import candidates
+
+SCHEMA = 1
+SECRET = "***"
+UNKNOWN = "(known when the nodes have answered)"
+# What `plan --json` holds a place for: the planner fills it (memory of activations, time, what fits).
+OPEN = ("fits", "host_bytes", "disk_bytes", "step_s", "binding_limit")
+
+
+def outcome(request: Request, probe: bool) -> Planned | Parsed:
+    """The plan; or what was parsed, where hosts must be asked for their slots and `probe` does not allow it."""
+    parsed = parse(request)
+    if slots_known(parsed):
+        return plan(parsed)
+    if not probe:
+        return parsed
+    nodes = Nodes(make_transport(parsed))
+    try:
+        nodes.open_all(parsed.hosts)
+        return plan(with_probed_slots(parsed, nodes))
+    finally:
+        nodes.close()
+
+
+def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
+    """The plan for scripts. Values that are not known are null."""
+    if isinstance(outcome, Parsed):
+        hosts = [
+            {"host": label(h), "slots": None if h.slots is None else len(h.slots)} for h in outcome.hosts
+        ]
+        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", *OPEN))
+        return {"schema": SCHEMA, **empty, "warnings": _warnings(outcome), "hosts": hosts, "ranks": None}
+    spec, state = outcome.spec, _state(outcome)
+    per_rank = {
+        "parameters_bytes": state and state.parameters_bytes,
+        "gradients_bytes": state and state.gradients_bytes,
+        "optimizer_bytes": state and state.optimizer_bytes,
+        "activations_bytes": None,
+        "other_bytes": None,
+        "total_bytes": None,
+    }
+    train = spec and spec.train
+    return {
+        "schema": SCHEMA,
+        "run": outcome.parsed.run.run_id,
+        "world_size": outcome.placement.world_size,
+        "mesh": outcome.mesh.sizes(),
+        "batch": train
+        and {"global": train.global_batch, "micro": train.micro_batch, "accumulation": train.accumulation},
+        "parameters": spec and parameter_count(spec.model),
+        "per_rank": per_rank,
+        **dict.fromkeys(OPEN),
+        "reasons": spec.reasons if spec else {},
+        "warnings": _warnings(outcome.parsed) + list(state.notes if state else ()),
+        "ranks": _ranks(outcome, with_commands),
+    }
+
+
+def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
+    """The plan for people."""
+    if isinstance(outcome, Parsed):
+        lines = [f"{label(h)}: " + ("slots unknown" if h.slots is None else words.plural(len(h.slots), "slot"))
+                 for h in outcome.hosts]  # fmt: skip
+        return [
+            *lines,
+            "hosts without slots are asked for their devices at launch; --dry-run --probe asks now",
+        ]
+    value = as_json(outcome, with_commands)
+    lines = [
+        f"{words.plural(value['world_size'], 'rank')} on {words.plural(len(outcome.placement.nodes), 'node')}"
+    ]
+    if outcome.spec is not None:
+        lines += _training_lines(outcome, value)
+    lines += [f"warning: {warning}" for warning in value["warnings"]]
+    for rank in value["ranks"]:
+        lines.append(
+            f"rank {rank['rank']}: {rank['host']} slot {rank['slot']} (local rank {rank['local_rank']})"
+        )
+        if with_commands:
+            lines.append(f"    argv  {rank['argv']}")
+            lines += [f"    env   {name}={text}" for name, text in rank["env"].items()]
+    return lines
+
+
+def _training_lines(planned: Planned, value: dict[str, Any]) -> list[str]:
+    spec, per_rank, batch = planned.spec, value["per_rank"], value["batch"]
+    assert spec is not None
+    kinds = ("parameters", "gradients", "optimizer")
+    return [
+        f"model      {value['parameters']:,} parameters, {spec.precision}, ZeRO-{spec.parallel.zero}",
+        f"mesh       {planned.mesh}",
+        f"batch      {batch['global']} = {batch['micro']} (micro) x {batch['accumulation']} (accumulation) x "
+        f"{planned.mesh.data_parallel_size} (data-parallel ranks)",
+        "per rank   " + ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds),
+        *(f"auto       {key}: {reason}" for key, reason in sorted(spec.reasons.items())),
+    ]
+
+
+def _state(planned: Planned) -> StateBytes | None:
+    spec = planned.spec
+    if spec is None:
+        return None
+    return model_state(
+        spec.model, spec.precision, spec.parallel.zero, spec.parallel.dp_shard, spec.train.accumulation
+    )
+
+
+def _warnings(parsed: Parsed) -> list[str]:
+    return list(parsed.warnings)
+
+
+def _ranks(planned: Planned, with_commands: bool) -> list[dict[str, Any]]:
+    ranks = [asdict(rank) for rank in planned.placement.ranks]
+    if with_commands:
+        commands = [order for node in planned.placement.nodes for order in _orders(planned, node)]
+        for rank, order in zip(ranks, commands, strict=True):
+            rank.update(argv=order["argv"], env=order["env"], defaults=order["defaults"], cwd=order["cwd"])
+    return ranks
+
+
+def _orders(planned: Planned, node: Node) -> list[dict[str, Any]]:
+    """The start orders as far as they are known before a node was asked, without secrets."""
+    python = candidates(node.host, needs(planned, check=False).python)[0]
+    facts = NodeFacts(python, "127.0.0.1" if len(planned.placement.nodes) == 1 else UNKNOWN, None)
+    launch = planned.parsed.recipe.launch
+    attempt = Attempt(1, facts.address, 0, launch.max_restarts)
+    result = orders(planned.program, planned.placement, node, attempt, facts)
+    for order in result:
+        order["env"].update(dict.fromkeys(launch.env_secret, SECRET))
+        order["env"].update(MASTER_PORT=UNKNOWN, DISTPERF_JOB_TOKEN=UNKNOWN)
+    return result

@@ -1,0 +1,123 @@
+"""events.jsonl and metrics.jsonl: appended by the controller, read by everybody. JSON lines, no locks (NFS, Lustre)."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher import supervise
+from launcher.errors import RunFolderError
+from launcher.events import Event, RunCreated, from_line, to_line
+from launcher.rundir import RunDir, write_atomic
+from launcher.state import RunState
+
+
+class Journal:
+    """The controller's pen. Each line is written whole and handed to the system at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    def write(self, event: Event) -> None:
+        """Append one event with the wall time. Raises OSError (a full disk)."""
+        line = {"time": round(time.time(), 3), **to_line(event)}
+        self._file.write(json.dumps(line).encode() + b"\n")
+
+    def touch(self) -> None:
+        """Renew the file's time: to readers on other machines, the sign that the controller lives."""
+        os.utime(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Metrics:
+    """metrics.jsonl: one line a step, of the attempt whose weights live on.
+
+    A restart goes back to a checkpoint and does some steps again; their earlier lines move to
+    metrics.superseded.jsonl, so that the curve reads as if nothing had happened and nothing is lost.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._file = run.metrics.open("ab", buffering=0)
+        self._last_step = 0
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append one step's line. Raises OSError."""
+        step = line.get("step")
+        if isinstance(step, int):
+            if step <= self._last_step:
+                self._supersede(step)
+            self._last_step = step
+        self._file.write(json.dumps(line).encode() + b"\n")
+
+    def _supersede(self, step: int) -> None:
+        lines = self._run.metrics.read_bytes().splitlines(keepends=True)
+        keep = [line for line in lines if json.loads(line).get("step", 0) < step]
+        self._file.close()
+        with self._run.superseded_metrics.open("ab") as old:
+            old.writelines(lines[len(keep) :])
+        write_atomic(self._run.metrics, b"".join(keep).decode())
+        self._file = self._run.metrics.open("ab", buffering=0)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line that is a JSON object; a last line still being written is left out."""
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    return
+                try:
+                    line = json.loads(raw)
+                except ValueError:
+                    continue
+                if isinstance(line, dict):
+                    yield line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
+
+
+def replay(run: RunDir) -> RunState:
+    """The run's state as its journal tells it. Raises RunFolderError when there is no beginning to it."""
+    state: RunState | None = None
+    for line in read_lines(run.events):
+        event = from_line(line)
+        if isinstance(event, RunCreated):
+            state = supervise.created(event)
+        elif event is not None and state is not None:
+            state, _ = supervise.observe(state, event)
+    if state is None:
+        raise RunFolderError(f"{run.events} does not begin with a run: it is damaged, or no run's folder")
+    return state
+
+
+def last_metrics(run: RunDir) -> dict[str, Any]:
+    """The newest line of metrics.jsonl, or {}. Reads only the file's end."""
+    try:
+        with run.metrics.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 65536))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return {}
+    for raw in reversed(lines):
+        try:
+            line = json.loads(raw)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            return line
+    return {}

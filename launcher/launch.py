@@ -1,0 +1,275 @@
+"""The story of a launch: parse, (probe), resolve, plan, place, launch, supervise, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from distperf import contract
+from distperf.checkpoint.manifest import MANIFEST
+from distperf.recipe.load import dump_recipe, load_recipe, script_recipe
+from distperf.recipe.mesh import MeshShape
+from distperf.recipe.resolve import resolve
+from distperf.recipe.runspec import RunSpec, to_json
+from distperf.recipe.schema import Recipe
+from distperf.version import __version__
+from launcher import events, filters, report
+from launcher.agent.facts import count_devices
+from launcher.console import Console
+from launcher.controller import Controller, Order
+from launcher.errors import UsageError
+from launcher.hostfile import Host, load_hostfile, local_hostfile
+from launcher.journal import last_metrics, read_lines
+from launcher.nodes import Nodes
+from launcher.plan import NodeFacts, Placement, Program, fill_slots, label, place
+from launcher.prepare import Needs, prepare
+from launcher.rundir import RunDir, find_run, new_run_id, write_atomic
+from launcher.state import Policy, RunState
+from launcher.transport.base import Transport
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for, as the command line says it."""
+
+    recipe: Path | None = None
+    script: str | None = None
+    script_args: tuple[str, ...] = ()
+    hosts: Path | None = None
+    include: str | None = None
+    exclude: str | None = None
+    sets: tuple[str, ...] = ()
+    nproc: int | None = None
+    run_dir: Path = Path("runs")
+    resume: str | None = None
+    check: bool = True
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The request with its files read. hosts may still lack slots."""
+
+    recipe: Recipe
+    hosts: tuple[Host, ...]
+    hostfile_text: str | None
+    warnings: tuple[str, ...]
+    run: RunDir
+    workdir: str
+    resume: str = ""
+
+    @property
+    def local(self) -> bool:
+        """No hostfile was named: this machine, no SSH."""
+        return self.hostfile_text is None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Everything decided: what a dry run prints and a launch carries out."""
+
+    parsed: Parsed
+    spec: RunSpec | None  # None: a script of the user's
+    mesh: MeshShape
+    placement: Placement
+    program: Program = field(repr=False)
+
+
+def parse(request: Request) -> Parsed:
+    """Read recipe and hostfile. Contacts nothing. Raises RecipeError, HostfileError, UsageError."""
+    sets = request.sets if request.nproc is None else (*request.sets, f"launch.nproc={request.nproc}")
+    if request.script is not None:
+        recipe = script_recipe(request.script, request.script_args, sets)
+    else:
+        assert request.recipe is not None
+        recipe = load_recipe(request.recipe, sets)
+    nproc = None if recipe.launch.nproc == "auto" else recipe.launch.nproc
+    if request.hosts is None:
+        hostfile = local_hostfile(nproc or max(1, count_devices(dict(os.environ), os.listdir("/dev"))))
+        if request.include or request.exclude:
+            raise UsageError("--include and --exclude choose from a hostfile: name one with --hosts")
+        hosts = hostfile.hosts
+    else:
+        hostfile = load_hostfile(request.hosts)
+        hosts = fill_slots(filters.apply_filters(hostfile.hosts, request.include, request.exclude), nproc, {})
+    return Parsed(
+        recipe=recipe,
+        hosts=hosts,
+        hostfile_text=None if request.hosts is None else request.hosts.read_text(encoding="utf-8-sig"),
+        warnings=hostfile.warnings,
+        run=RunDir(request.run_dir.absolute() / new_run_id(recipe.name)),
+        workdir=os.path.abspath(recipe.launch.workdir),
+        resume=find_checkpoint(request.resume, request.run_dir),
+    )
+
+
+def find_checkpoint(resume: str | None, runs: Path) -> str:
+    """The folder that --resume names: a checkpoint, a folder of them, or a run's. Raises UsageError."""
+    if resume is None:
+        return ""
+    path = Path(resume)
+    if (path / MANIFEST).exists() or (path.is_dir() and any(path.glob(f"step-*/{MANIFEST}"))):
+        return str(path.absolute())
+    run = find_run(resume, runs)
+    try:
+        folder = json.loads(run.runspec.read_text())["checkpoint"]["dir"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"--resume {resume}: {run.runspec} names no checkpoints") from None
+    return str(folder)
+
+
+def plan(parsed: Parsed) -> Planned:
+    """Decide everything; every host has its slots. Raises RecipeError (batch, mesh) and UsageError (secrets)."""
+    world_size = sum(len(host.slots or ()) for host in parsed.hosts)
+    recipe = parsed.recipe
+    spec = None
+    if recipe.script is None:
+        checkpoints = recipe.checkpoint.dir
+        folder = parsed.run.checkpoints if checkpoints is None else Path(parsed.workdir, checkpoints)
+        spec = resolve(recipe, run_id=parsed.run.run_id, world_size=world_size, checkpoint_dir=str(folder))
+    mesh = MeshShape(dp_shard=world_size if spec is None else spec.parallel.dp_shard)
+    return Planned(parsed, spec, mesh, place(parsed.hosts, mesh.coordinates), _program(parsed, spec))
+
+
+def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
+    recipe, env = parsed.recipe, dict(parsed.recipe.launch.env)
+    for name in recipe.launch.env_secret:
+        if name not in os.environ:
+            raise UsageError(f"launch.env_secret names {name}, which is not set in your environment")
+        env[name] = os.environ[name]
+    if spec is None:
+        assert recipe.script is not None
+        args = (recipe.script.path, *recipe.script.args)
+    else:
+        args = ("-m", "distperf.train")
+        env[contract.RUNSPEC_ENV] = to_json(spec)
+        env[contract.RESUME_ENV] = parsed.resume
+    run_id = parsed.run.run_id
+    return Program(args, run_id, f"{run_id}-{secrets.token_hex(8)}", parsed.workdir, env)
+
+
+def make_transport(parsed: Parsed) -> Transport:
+    """Local without a hostfile, SSH with one, whatever it names."""
+    if parsed.local:
+        from launcher.transport.local import LocalTransport
+
+        return LocalTransport()
+    from launcher.transport.ssh import SshTransport  # 0.1 s of imports that a local run does without
+
+    return SshTransport()
+
+
+def with_probed_slots(parsed: Parsed, nodes: Nodes) -> Parsed:
+    """Fill in the slots that the hostfile left to the hosts."""
+    devices = {host: int(facts["devices"]) for host, facts in nodes.facts.items()}
+    return replace(parsed, hosts=fill_slots(parsed.hosts, None, devices))
+
+
+def slots_known(parsed: Parsed) -> bool:
+    """Every host has its slots: the plan can be made without asking anybody."""
+    return all(host.slots is not None for host in parsed.hosts)
+
+
+def launch(request: Request, say: Callable[[str], None]) -> int:
+    """Run it from beginning to end; returns the exit code. `say` prints a line for the user."""
+    parsed = parse(request)
+    for warning in parsed.warnings:
+        say(f"warning: {warning}")
+    planned = plan(parsed) if slots_known(parsed) else None  # a wrong recipe is told before any host is asked
+    nodes = Nodes(make_transport(parsed))
+    try:
+        nodes.open_all(parsed.hosts)
+        planned = planned or plan(with_probed_slots(parsed, nodes))
+        facts = prepare(nodes, planned.parsed.hosts, needs(planned, request.check))
+        return _run(planned, facts, nodes, request.quiet, say)
+    finally:
+        nodes.close()
+
+
+def needs(planned: Planned, check: bool) -> Needs:
+    """What pre-flight must find on the nodes."""
+    recipe, spec = planned.parsed.recipe, planned.spec
+    python = None if recipe.launch.python == "auto" else recipe.launch.python
+    saves = spec is not None and bool(spec.checkpoint.every_steps or spec.checkpoint.save_last)
+    shared = spec.checkpoint.dir if spec is not None and saves and check else None
+    return Needs(python, planned.parsed.workdir, spec is not None and check, shared)
+
+
+def _run(
+    planned: Planned, facts: dict[str, NodeFacts], nodes: Nodes, quiet: bool, say: Callable[[str], None]
+) -> int:
+    run = planned.parsed.run
+    _write_folder(planned)
+    say(f"run {run.run_id}: {describe(planned)}")
+    console = Console(quiet)
+    order = Order(run, _created(planned), planned.program, planned.placement, facts)
+    try:
+        state = Controller(order, nodes, console).run()
+    finally:
+        console.close()
+    for line in closing_lines(run, state):
+        say(line)
+    assert state.exit_code is not None
+    return state.exit_code
+
+
+def closing_lines(run: RunDir, state: RunState) -> list[str]:
+    """The report of a run that has ended."""
+    first = next(read_lines(run.metrics), None)
+    return report.report(state, run.path, first, last_metrics(run))
+
+
+def describe(planned: Planned) -> str:
+    """One line: how many ranks on how many nodes, and what is trained how."""
+    placement, spec = planned.placement, planned.spec
+    where = f"{placement.world_size} ranks on {', '.join(label(node.host) for node in placement.nodes[:4])}"
+    if len(placement.nodes) > 4:
+        where += f" and {len(placement.nodes) - 4} more nodes"
+    if spec is None:
+        return f"{where}, {planned.program.args[0]} (reports no steps of its own: not watched for stalls)"
+    return f"{where}, ZeRO-{spec.parallel.zero}, {spec.precision}, {spec.train.steps} steps"
+
+
+def _write_folder(planned: Planned) -> None:
+    """Everything that says what is run, before anything runs. Secrets are in none of it."""
+    run, parsed = planned.parsed.run, planned.parsed
+    run.create()
+    write_atomic(run.recipe, dump_recipe(parsed.recipe))
+    if parsed.hostfile_text is not None:
+        write_atomic(run.hostfile, parsed.hostfile_text)
+    spec = (
+        {"script": parsed.recipe.script.model_dump()}
+        if parsed.recipe.script
+        else json.loads(to_json(planned.spec))
+    )
+    run.write_json(run.runspec, spec)
+    run.write_json(run.placement, [asdict(rank) for rank in planned.placement.ranks])
+
+
+def _created(planned: Planned) -> events.RunCreated:
+    launch, spec = planned.parsed.recipe.launch, planned.spec
+    policy = Policy(
+        max_restarts=launch.max_restarts,
+        heartbeat_timeout_s=launch.heartbeat_timeout_s,
+        lease_s=launch.lease_s,
+        grace_s=launch.grace_s,
+        script=spec is None,
+    )
+    ranks: list[dict[str, Any]] = [
+        {key: value for key, value in asdict(rank).items() if key != "slot"}
+        for rank in planned.placement.ranks
+    ]
+    process = psutil.Process()
+    controller = {"host": socket.gethostname(), "pid": process.pid, "created": process.create_time()}
+    return events.RunCreated(
+        0.0, planned.parsed.run.run_id, planned.parsed.recipe.name, None if spec is None else spec.train.steps, ranks,
+        asdict(policy), controller, __version__,
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""Rank output on the controller's side: every byte into its file, whole lines to the merged view."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.rundir import RunDir
+
+MAX_LINE_BYTES = 4096  # of one line on the screen; the file has all of it
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]|\x1b.?"
+)
+
+
+class LogFiles:
+    """The open rank logs of one attempt."""
+
+    def __init__(self, run: RunDir, attempt: int, ranks: int) -> None:
+        self._paths = {rank: run.log(attempt, rank) for rank in range(ranks)}
+        run.logs(attempt).mkdir(parents=True, exist_ok=True)
+        for path in self._paths.values():  # a rank that says nothing has an empty log, not none
+            path.touch(mode=0o600)
+
+    def write(self, rank: int, offset: int, data: bytes) -> None:
+        """Put the bytes where they belong: what is sent twice after a lost link lands once. Raises OSError."""
+        with self._paths[rank].open("r+b") as file:
+            file.seek(offset)
+            file.write(data)
+
+
+class Lines:
+    """Cuts one rank's bytes into screen lines: whole, one state of a progress bar, nothing that moves a cursor."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """Lines that are complete now."""
+        *whole, self._partial = (self._partial + data).split(b"\n")
+        for line in whole:
+            yield printable(line)
+        if len(self._partial) > MAX_LINE_BYTES and b"\r" in self._partial:
+            self._partial = self._partial[
+                self._partial.rindex(b"\r") :
+            ]  # only the last state of a bar counts
+        elif len(self._partial) > 16 * MAX_LINE_BYTES:
+            yield printable(self._partial)
+            self._partial = b""
+
+    def rest(self) -> Iterator[str]:
+        """A last line without an end."""
+        if self._partial:
+            yield printable(self._partial)
+            self._partial = b""
+
+
+def printable(line: bytes) -> str:
+    """One line as it is safe and useful on a terminal: last state of a bar, no escapes, bad bytes marked."""
+    states = [state for state in line.split(b"\r") if state.strip()]
+    text = (states[-1] if states else b"").decode("utf-8", "replace").expandtabs()
+    text = _CONTROL.sub("", text)
+    if len(text) > MAX_LINE_BYTES:
+        text = f"{text[:MAX_LINE_BYTES]} ... ({len(text)} characters; all of them are in the rank's log)"
+    return text
+
+
+def prefix(host: str, rank: int, host_width: int, rank_width: int) -> str:
+    """What stands before a merged line: host and rank."""
+    return f"{host:<{host_width}} {rank:>{rank_width}} | "
+
+
+def read_log(path: Path, tail: int | None = None) -> Iterator[bytes]:
+    """Lines of a log file, each with its end; with `tail`, the last ones only."""
+    with path.open("rb") as file:
+        if tail is not None:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - max(65536, 256 * tail)))
+            yield from file.readlines()[-tail:]
+            return
+        yield from file

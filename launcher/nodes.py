@@ -1,0 +1,146 @@
+"""The open agents of a run: connect to all hosts at once, ask them all, tell them all."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from launcher import protocol
+from launcher.errors import ConnectFailed, PreflightError, TransportError
+from launcher.hostfile import Host
+from launcher.nodeset import fold
+from launcher.plan import label
+from launcher.transport.base import Transport
+from launcher.transport.channel import Channel, Closed
+
+GREET_LIMIT_S = 30.0  # from a session to the agent's hello: a slow profile, a cold python on a network disk
+CONNECT_THREADS = 64
+
+
+class Nodes:
+    """Channels by host label. Whatever arrives goes to `inbox` as (host label, message)."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.facts: dict[str, dict[str, Any]] = {}
+        self._transport = transport
+        self._channels: dict[str, Channel] = {}
+        self._ids = itertools.count(1)
+
+    def open_all(self, hosts: Iterable[Host]) -> None:
+        """Start an agent on every host, many at once. Raises one TransportError that names all that failed."""
+        hosts = list(hosts)
+        with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
+            failures = [error for error in pool.map(self._try_open, hosts) if error is not None]
+        if failures:
+            self.close()
+            raise together(failures)
+
+    def open(self, host: Host) -> None:
+        """Start an agent on one host. Raises TransportError."""
+        stream = self._transport.connect(host)
+        channel = Channel(label(host), stream, self._deliver)
+        timer = threading.Timer(GREET_LIMIT_S, stream.close)
+        timer.daemon = True
+        timer.start()
+        try:
+            self.facts[channel.host] = channel.greet().facts
+        finally:
+            timer.cancel()
+        self._channels[channel.host] = channel
+
+    def tell(self, host: str, message: protocol.Message) -> None:
+        """Send one host a message; one that is gone is told nothing."""
+        channel = self._channels.get(host)
+        if channel is not None:
+            channel.send(message)
+
+    def tell_all(self, message: protocol.Message) -> None:
+        """Send every host a message."""
+        for host in list(self._channels):
+            self.tell(host, message)
+
+    def ask(
+        self, questions: Mapping[str, tuple[str, dict[str, Any]]], limit_s: float = 70.0
+    ) -> dict[str, Any]:
+        """Ask each host its question and wait for all answers. Other messages of that time are kept for later.
+
+        Raises ConnectFailed for a host that is lost, PreflightError for one that cannot answer.
+        """
+        waiting = {}
+        for host, (question, args) in questions.items():
+            number = next(self._ids)
+            waiting[number] = host
+            self.tell(host, protocol.Ask(number, question, args))
+        answers: dict[str, Any] = {}
+        later: list[tuple[str, Any]] = []
+        deadline = time.monotonic() + limit_s
+        while waiting:
+            try:
+                host, message = self.inbox.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                silent = fold(waiting.values())
+                raise ConnectFailed(silent, f"no answer to {question!r} within {limit_s:.0f} s") from None
+            if isinstance(message, protocol.Answer) and message.id in waiting:
+                del waiting[message.id]
+                if message.error is not None:
+                    raise PreflightError(f"{host}: {message.error}")
+                answers[host] = message.value
+            elif isinstance(message, Closed):
+                raise ConnectFailed(host, message.why)
+            else:
+                later.append((host, message))
+        for item in later:
+            self.inbox.put(item)
+        return answers
+
+    def drop(self, host: str) -> None:
+        """Forget a host whose channel has ended."""
+        channel = self._channels.pop(host, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self, wait_s: float = 2.0) -> None:
+        """Say goodbye to all and wait a moment for them to leave."""
+        self.tell_all(protocol.Bye())
+        deadline = time.monotonic() + wait_s
+        while self._channels and (left := deadline - time.monotonic()) > 0:
+            try:
+                host, message = self.inbox.get(timeout=left)
+            except queue.Empty:
+                break
+            if isinstance(message, Closed):
+                self.drop(host)
+        for host in list(self._channels):
+            self.drop(host)
+        self._transport.close()
+
+    def _try_open(self, host: Host) -> TransportError | None:
+        try:
+            self.open(host)
+        except TransportError as error:
+            return error
+        return None
+
+    def _deliver(self, channel: Channel, message: Any) -> None:
+        if isinstance(message, Closed) and self._channels.get(channel.host) is not channel:
+            return  # of a channel that has been replaced
+        self.inbox.put((channel.host, message))
+
+
+def together(failures: list[TransportError]) -> TransportError:
+    """One error for several hosts, grouped by reason, hosts folded."""
+    if len(failures) == 1:
+        return failures[0]
+    groups: dict[str, list[str]] = {}
+    for failure in failures:
+        groups.setdefault(failure.reason.replace(failure.host, "HOST"), []).append(failure.host)
+    lines = [f"  {fold(hosts)}: {reason.replace('HOST', 'it')}" for reason, hosts in groups.items()]
+    kinds = {type(failure) for failure in failures}
+    cls: Callable[[str, str], TransportError] = kinds.pop() if len(kinds) == 1 else TransportError
+    return cls(f"{len(failures)} hosts", "could not be prepared:\n" + "\n".join(lines))

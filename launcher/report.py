@@ -1,0 +1,96 @@
+"""What a run came to, in words: first failure first. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from launcher import words
+from launcher.nodeset import fold_numbers
+from launcher.state import Failure, RunState
+
+TAIL_LINES = 12
+
+
+def report(state: RunState, folder: Path, first: dict[str, Any] | None, last: dict[str, Any]) -> list[str]:
+    """The lines printed when a run ends. first, last: its first and newest line of metrics, if any."""
+    lines = []
+    if state.first_failure is not None and state.state != "finished":
+        lines += failure_lines(state.first_failure)
+    lines.append(headline(state))
+    if last:
+        lines.append("  " + _metrics_line(first or last, last))
+    memory = memory_line(state)
+    if memory:
+        lines.append("  " + memory)
+    if state.checkpoint:
+        lines.append(f"  checkpoint  {state.checkpoint}")
+    lines.append(f"  folder      {folder}")
+    if state.state in ("failed", "stopped") and state.checkpoint:
+        lines.append(f"  go on with  distperf launch {folder / 'recipe.yaml'} --resume {folder}")
+    return lines
+
+
+def headline(state: RunState) -> str:
+    """One sentence: how it ended, how far it came, how long it took."""
+    how = {"finished": "finished", "failed": "failed", "stopped": "was stopped"}.get(state.state, state.state)
+    code = "" if not state.exit_code else f" (exit code {state.exit_code})"
+    steps = f": {_steps(state)}" if state.steps or state.step else ""
+    attempts = "" if state.attempt <= 1 else f", {state.attempt} attempts"
+    return f"run {state.run_id} {how}{code}{steps} in {words.seconds(state.t)}{attempts}"
+
+
+def _steps(state: RunState) -> str:
+    if state.steps and state.step < state.steps:
+        return f"step {state.step} of {state.steps}"
+    return words.plural(state.step, "step")
+
+
+def _metrics_line(first: dict[str, Any], last: dict[str, Any]) -> str:
+    parts = []
+    if isinstance(last.get("loss"), (int, float)):
+        start = f"{first['loss']:.4f} -> " if isinstance(first.get("loss"), (int, float)) else ""
+        parts.append(f"loss {start}{last['loss']:.4f}")
+    if isinstance(last.get("tokens_per_s"), (int, float)):
+        parts.append(f"{last['tokens_per_s']:,.0f} tokens/s")
+    if isinstance(last.get("peak_bytes"), (int, float)):
+        parts.append(f"peak {words.size(last['peak_bytes'])} a rank")
+    return "   ".join(parts)
+
+
+def memory_line(state: RunState) -> str:
+    """Bytes of model state on the rank that holds most, by kind."""
+    known = [rank.memory for rank in state.ranks if rank.memory]
+    if not known:
+        return ""
+    most = max(known, key=lambda memory: sum(memory.values()))
+    kinds = ("parameters", "gradients", "optimizer")
+    parts = [f"{kind} {words.size(most[f'{kind}_bytes'])}" for kind in kinds if f"{kind}_bytes" in most]
+    return "memory      " + ", ".join(parts) + " a rank"
+
+
+def failure_lines(failure: Failure) -> list[str]:
+    """Who failed, why, its last words, and who followed."""
+    who = f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
+    pid = f" (pid {failure.pid})" if failure.pid else ""
+    at = f" at step {failure.step}" if failure.step else ""
+    lines = [f"first failure: {who}{pid}{at}: {failure.message}"]
+    shown = failure.traceback or failure.log_tail
+    if shown:
+        title = "traceback" if failure.traceback else "its last lines"
+        lines.append(f"  {title}:")
+        lines += [f"    | {line}" for line in shown.rstrip().splitlines()[-TAIL_LINES:]]
+    if failure.followers:
+        lines.append(f"  ranks {fold_numbers(failure.followers)} followed")
+    return lines
+
+
+def failure_json(failure: Failure | None) -> dict[str, Any] | None:
+    """FAILURE of `status --json`."""
+    if failure is None:
+        return None
+    value = dataclasses.asdict(failure)
+    value["followers"] = list(failure.followers)
+    del value["retry"]
+    return value

@@ -1,0 +1,111 @@
+"""What is known about a run: frozen values that `supervise.advance` turns into the next ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The few numbers of the recipe's launch section that supervision decides by."""
+
+    max_restarts: int
+    heartbeat_timeout_s: float
+    lease_s: float
+    grace_s: float
+    script: bool  # a script of the user's: exits 0 when it likes, tells no "done"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of the current attempt. state: pending | running | done | failed | stopped."""
+
+    rank: int
+    local_rank: int
+    host: str
+    node_rank: int
+    coordinates: dict[str, int] = field(default_factory=dict)
+    pid: int | None = None
+    state: str = "pending"
+    step: int = 0
+    phase: str | None = None
+    memory: dict[str, int] = field(default_factory=dict)
+    error: dict[str, Any] | None = None  # its error record, before it exits
+    says_done: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Its process has ended."""
+        return self.state in ("done", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first failure of an attempt, and who fell as a consequence."""
+
+    host: str
+    rank: int | None  # None: the node itself
+    cause: str  # exit | signal | import | connect | node_lost
+    exit_code: int | None
+    signal: str | None
+    message: str
+    traceback: str | None
+    log_tail: str
+    pid: int | None = None
+    attempt: int = 1
+    step: int = 0
+    retry: bool = True  # False: another try would end the same way
+    followers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as seen at one moment.
+
+    state: queued | starting | running | restarting | stopping | finished | failed | stopped ("lost" is not a state of
+    its own: it is what a reader calls a run whose controller has died without an end).
+    """
+
+    run_id: str
+    name: str
+    policy: Policy
+    ranks: tuple[Rank, ...]
+    steps: int | None
+    controller: dict[str, Any]
+    state: str = "queued"
+    attempt: int = 0
+    began_t: float = 0.0
+    t: float = 0.0
+    heard: dict[str, float] = field(default_factory=dict)
+    unreachable: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
+    failure: Failure | None = None  # of this attempt
+    first_failure: Failure | None = None  # of the attempt that decided the run, or the newest one
+    in_flight: bool = False  # an attempt's ranks have been started and not all nodes are idle again
+    restart_at: float | None = None
+    reopen_failed: str | None = None
+    best_step: int = 0  # furthest step of earlier attempts
+    fruitless: int = 0  # attempts in a row that got no further than best_step
+    interrupted: str | None = None
+    interrupts: int = 0
+    checkpoint: str | None = None
+    notes: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Hosts in node order."""
+        return tuple(dict.fromkeys(rank.host for rank in self.ranks))
+
+    @property
+    def step(self) -> int:
+        """The step that every rank has finished, or the furthest seen where ranks do not all report."""
+        reported = [rank.step for rank in self.ranks if rank.step]
+        return min(reported) if reported else 0
+
+    @property
+    def over(self) -> bool:
+        """The run has ended and its exit code stands."""
+        return self.exit_code is not None

@@ -1,0 +1,384 @@
+"""advance(state, event) -> (state, actions): every decision about a running run, and nothing else. Pure.
+
+    queued -> starting -> running -> stopping -> restarting -> starting ...
+                             |           |
+                             v           v
+                          finished     failed | stopped
+
+Alive and progressing are two clocks: an agent's messages say that a node is there (`heard`), steps say that the run
+moves. The first failure that the controller receives is the answer; what follows in the same attempt is collateral.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from distperf import contract
+from launcher import restart
+from launcher.events import (
+    AttemptBegan,
+    Ended,
+    Event,
+    Heard,
+    Interrupted,
+    NodeBack,
+    NodeIdle,
+    NodeLost,
+    Noted,
+    PortPicked,
+    Progressed,
+    RankExited,
+    RankReported,
+    RankStarted,
+    ReopenFailed,
+    Restarting,
+    RunCreated,
+)
+from launcher.nodeset import expand_ranks
+from launcher.state import Failure, Policy, Rank, RunState
+
+
+@dataclass(frozen=True)
+class PickPort:
+    """Ask node 0 for a rendezvous port."""
+
+
+@dataclass(frozen=True)
+class StartRanks:
+    """Start every rank of the attempt, rendezvous at address:port."""
+
+    attempt: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class StopRanks:
+    """SIGTERM, then SIGKILL after grace_s, on all nodes that are not lost."""
+
+    attempt: int
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Reopen:
+    """Start a fresh agent on a host whose agent is gone."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for the run's story."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """A host has been silent for so long that its ranks have ended themselves: treat it as lost."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Write the decision down."""
+
+    event: Restarting
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over."""
+
+    state: str
+    exit_code: int
+
+
+Action = PickPort | StartRanks | StopRanks | Reopen | Note | GiveUp | Restart | Finish
+Step = tuple[RunState, tuple[Action, ...]]
+
+# Raised by distperf itself for what a restart does not mend (distperf.errors), and Python's own of that kind.
+FINAL_ERRORS = {
+    "RecipeError", "BatchError", "MeshError", "DataError", "CheckpointError", "CheckpointMissing",
+    "CheckpointCorrupt", "ImportError", "ModuleNotFoundError", "SyntaxError",
+}  # fmt: skip
+
+
+def created(event: RunCreated) -> RunState:
+    """The state that a run's first event gives."""
+    ranks = tuple(Rank(**rank) for rank in event.ranks)
+    return RunState(
+        event.run_id, event.name, Policy(**event.policy), ranks, event.steps, event.controller, t=event.t
+    )
+
+
+def begin(state: RunState) -> Step:
+    """Enter the next attempt: the first one and a restart alike."""
+    fresh = tuple(
+        dataclasses.replace(r, pid=None, state="pending", phase=None, error=None, says_done=False, memory={})
+        for r in state.ranks
+    )
+    state = dataclasses.replace(
+        state, state="starting", ranks=fresh, idle=frozenset(), failure=None, restart_at=None, in_flight=False
+    )
+    return state, (PickPort(),)
+
+
+def advance(state: RunState, event: Event) -> Step:
+    """The next state and what is to be done now."""
+    if state.over:
+        return state, ()
+    state, actions = observe(state, event)
+    state, later = _decide(state)
+    return state, actions + later
+
+
+def observe(state: RunState, event: Event) -> Step:
+    """Take in one event. Replaying a journal is this alone: decisions are in it as events of their own."""
+    if event.t > state.t:
+        state = dataclasses.replace(state, t=event.t)
+    if getattr(event, "attempt", state.attempt) != state.attempt and not isinstance(event, AttemptBegan):
+        return state, ()  # a late word of an attempt that is over
+    handler = _HANDLERS.get(type(event))
+    return handler(state, event) if handler else (state, ())
+
+
+def _port_picked(state: RunState, event: PortPicked) -> Step:
+    if state.state != "starting":
+        return state, ()
+    return state, (StartRanks(state.attempt + 1, event.address, event.port),)
+
+
+def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
+    ranks = tuple(dataclasses.replace(r, step=0, state="pending", pid=None) for r in state.ranks)
+    state = dataclasses.replace(state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t,
+                                idle=frozenset(), failure=None, restart_at=None, in_flight=True)  # fmt: skip
+    return state, ()
+
+
+def _rank_started(state: RunState, event: RankStarted) -> Step:
+    state = _with_rank(state, event.rank, pid=event.pid, state="running")
+    if state.state == "starting" and all(r.state != "pending" for r in state.ranks):
+        state = dataclasses.replace(state, state="running")
+    return state, ()
+
+
+def _reported(state: RunState, event: RankReported) -> Step:
+    record = event.record
+    kind = record["kind"]
+    if kind == "memory":
+        memory = {k: v for k, v in record.items() if k.endswith("_bytes")}
+        return _with_rank(state, event.rank, memory=memory), ()
+    if kind == "phase":
+        return _with_rank(state, event.rank, phase=str(record.get("phase"))), ()
+    if kind == "error":
+        return _with_rank(state, event.rank, error=record), ()
+    if kind == "done":
+        return _with_rank(state, event.rank, says_done=True), ()
+    if kind == "event" and record.get("event") == "checkpoint":
+        return dataclasses.replace(state, checkpoint=str(record.get("path"))), ()
+    return state, ()
+
+
+def _progressed(state: RunState, event: Progressed) -> Step:
+    steps = {rank: step for text, step in event.steps.items() for rank in expand_ranks(text)}
+    ranks = tuple(dataclasses.replace(r, step=steps[r.rank]) if r.rank in steps else r for r in state.ranks)
+    return dataclasses.replace(state, ranks=ranks), ()
+
+
+def _rank_exited(state: RunState, event: RankExited) -> Step:
+    rank = state.ranks[event.rank]
+    clean = event.code == 0 and (state.policy.script or rank.says_done)
+    if clean:
+        return _with_rank(state, event.rank, state="done"), ()
+    if state.state == "stopping" and state.failure is None:
+        return _with_rank(state, event.rank, state="stopped"), ()
+    state = _with_rank(state, event.rank, state="failed")
+    if state.failure is not None:
+        followers = (*state.failure.followers, event.rank)
+        return _with_failure(state, dataclasses.replace(state.failure, followers=followers)), ()
+    return _fail(state, _explain(state, rank, event))
+
+
+def _explain(state: RunState, rank: Rank, event: RankExited) -> Failure:
+    error = rank.error or {}
+    kind = str(error.get("type", ""))
+    if event.error:
+        cause, message = "connect", event.error
+    elif error:
+        cause = "import" if kind in ("ImportError", "ModuleNotFoundError") else "exit"
+        message = f"{kind}: {error.get('message', '')}"
+    elif event.signal:
+        cause, message = "signal", f"killed by {event.signal}" + _SIGNAL_HINTS.get(event.signal, "")
+    elif event.code == 0:
+        cause, message = "exit", "exited with code 0 before the last step was done"
+    else:
+        cause, message = "exit", f"exited with code {event.code}"
+    return Failure(
+        host=rank.host, rank=rank.rank, cause=cause, exit_code=event.code, signal=event.signal, message=message,
+        traceback=error.get("traceback"), log_tail=event.log_tail, pid=rank.pid, attempt=state.attempt,
+        step=rank.step, retry=not event.error and kind not in FINAL_ERRORS,
+    )  # fmt: skip
+
+
+_SIGNAL_HINTS = {
+    "SIGKILL": " (by a person, or by the kernel when memory ran out: look at dmesg on that host)",
+    "SIGSEGV": " (a crash in native code)",
+    "SIGBUS": " (often a full /dev/shm or a file that became shorter)",
+}
+
+
+def _node_lost(state: RunState, event: NodeLost) -> Step:
+    if event.host in state.lost:
+        return state, ()
+    heard = {host: t for host, t in state.heard.items() if host != event.host}
+    state = dataclasses.replace(state, lost=state.lost | {event.host}, heard=heard)
+    ranks = tuple(
+        dataclasses.replace(r, state="stopped") if r.host == event.host and not r.over else r
+        for r in state.ranks
+    )
+    state = dataclasses.replace(state, ranks=ranks)
+    if state.state in ("restarting", "stopping") or state.failure is not None:
+        return state, ()
+    failure = Failure(
+        host=event.host, rank=None, cause="node_lost", exit_code=None, signal=None, message=event.why,
+        traceback=None, log_tail="", attempt=state.attempt, step=state.step,
+    )  # fmt: skip
+    return _fail(state, failure)
+
+
+def _node_back(state: RunState, event: NodeBack) -> Step:
+    return dataclasses.replace(state, lost=state.lost - {event.host}), ()
+
+
+def _heard(state: RunState, event: Heard) -> Step:
+    return dataclasses.replace(state, heard={**state.heard, event.host: event.t}), ()
+
+
+def _node_idle(state: RunState, event: NodeIdle) -> Step:
+    return dataclasses.replace(state, idle=state.idle | {event.host}), ()
+
+
+def _interrupted(state: RunState, event: Interrupted) -> Step:
+    grace_s = state.policy.grace_s if state.interrupts == 0 else 0.0
+    state = dataclasses.replace(
+        state, interrupted=state.interrupted or event.signal, interrupts=state.interrupts + 1, state="stopping",
+        restart_at=None,
+    )  # fmt: skip
+    return state, (StopRanks(state.attempt, grace_s),)
+
+
+def _fail(state: RunState, failure: Failure) -> Step:
+    further = state.step > state.best_step
+    state = dataclasses.replace(
+        _with_failure(state, failure), state="stopping", best_step=max(state.step, state.best_step),
+        fruitless=0 if further else state.fruitless + 1,
+    )  # fmt: skip
+    return state, (StopRanks(state.attempt, state.policy.grace_s),)
+
+
+def _restarting(state: RunState, event: Restarting) -> Step:
+    return dataclasses.replace(
+        state, state="restarting", in_flight=False, restart_at=event.t + event.wait_s
+    ), ()
+
+
+def _reopen_failed(state: RunState, event: ReopenFailed) -> Step:
+    return dataclasses.replace(
+        state, reopen_failed=f"{event.host} could not be reached again: {event.why}"
+    ), ()
+
+
+def _ended(state: RunState, event: Ended) -> Step:
+    return dataclasses.replace(state, state=event.state, exit_code=event.exit_code), ()
+
+
+def _decide(state: RunState) -> Step:
+    """What follows from the state alone, whichever event led to it."""
+    notes = _watch_nodes(state)
+    state = dataclasses.replace(state, unreachable=_silent(state, state.policy.heartbeat_timeout_s))
+    if state.in_flight and any(h not in state.idle and h not in state.lost for h in state.hosts):
+        return state, notes  # something of the attempt is still there
+    if state.interrupted:
+        code = contract.EXIT_TERMINATED if state.interrupted == "SIGTERM" else contract.EXIT_INTERRUPTED
+        return _end(state, "stopped", code, notes)
+    if state.state == "restarting":
+        if state.reopen_failed:
+            return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(state.reopen_failed)))
+        if state.restart_at is not None and state.t >= state.restart_at and not state.lost:
+            state, actions = begin(state)
+            return state, notes + actions
+    elif state.failure is not None:
+        return _after_failure(state, notes)
+    elif state.in_flight and all(rank.state == "done" for rank in state.ranks):
+        return _end(state, "finished", contract.EXIT_OK, notes)
+    return state, notes
+
+
+def _end(state: RunState, name: str, code: int, actions: tuple[Action, ...]) -> Step:
+    return dataclasses.replace(state, state=name, exit_code=code), (*actions, Finish(name, code))
+
+
+def _after_failure(state: RunState, notes: tuple[Action, ...]) -> Step:
+    verdict = restart.decide(state)
+    if verdict.wait_s is None:
+        return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(f"no restart: {verdict.reason}")))
+    reopen = tuple(Reopen(host) for host in state.hosts if host in state.lost)
+    event = Restarting(state.t, verdict.wait_s, verdict.reason)
+    return _restarting(state, event)[0], (*notes, Restart(event), *reopen)
+
+
+def _silent(state: RunState, limit_s: float) -> frozenset[str]:
+    return frozenset(h for h, t in state.heard.items() if h not in state.lost and state.t - t > limit_s)
+
+
+def _watch_nodes(state: RunState) -> tuple[Action, ...]:
+    policy = state.policy
+    new = _silent(state, policy.heartbeat_timeout_s) - state.unreachable
+    gone = _silent(state, policy.lease_s + policy.grace_s)
+    why = f"nothing heard for {policy.lease_s + policy.grace_s:.0f} s; its ranks have ended themselves by now"
+    return (
+        *(
+            Note(f"{h} is unreachable: nothing heard for {policy.heartbeat_timeout_s:.0f} s")
+            for h in sorted(new)
+        ),
+        *(GiveUp(host, why) for host in sorted(gone)),
+    )
+
+
+def _with_rank(run: RunState, number: int, /, **changes: Any) -> RunState:
+    ranks = list(run.ranks)
+    ranks[number] = dataclasses.replace(ranks[number], **changes)
+    return dataclasses.replace(run, ranks=tuple(ranks))
+
+
+def _with_failure(state: RunState, failure: Failure) -> RunState:
+    return dataclasses.replace(state, failure=failure, first_failure=failure)
+
+
+def _noted(state: RunState, event: Noted) -> Step:
+    return dataclasses.replace(state, notes=(*state.notes, event.text)[-20:]), ()
+
+
+_HANDLERS: dict[type[Event], Any] = {
+    PortPicked: _port_picked,
+    AttemptBegan: _attempt_began,
+    RankStarted: _rank_started,
+    RankReported: _reported,
+    Progressed: _progressed,
+    RankExited: _rank_exited,
+    NodeLost: _node_lost,
+    NodeBack: _node_back,
+    Heard: _heard,
+    NodeIdle: _node_idle,
+    Interrupted: _interrupted,
+    Noted: _noted,
+    Restarting: _restarting,
+    ReopenFailed: _reopen_failed,
+    Ended: _ended,
+}
