@@ -1,0 +1,65 @@
+"""How many parameters a model has, and how many bytes its state takes on a rank: pure arithmetic, term by term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distperf.recipe.runspec import ModelSpec
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes of model state on one rank, at the peak of a step, by the words that `plan` and `status` use."""
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    notes: tuple[str, ...] = ()  # where the engine keeps more than the table says, and why
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """Number of parameters of a Llama-family decoder."""
+    embedding = model.vocab * model.hidden
+    head = 0 if model.tied_embedding else model.vocab * model.hidden
+    return embedding + model.layers * layer_parameter_count(model) + model.hidden + head
+
+
+def layer_parameter_count(model: ModelSpec) -> int:
+    """Number of parameters of one decoder layer."""
+    kv = model.kv_heads * (model.hidden // model.heads)
+    norms = 2 * model.hidden
+    attention = 2 * model.hidden * model.hidden + 2 * model.hidden * kv  # q and o, k and v
+    ffn = 3 * model.hidden * model.ffn  # gate, up and down
+    return norms + attention + ffn
+
+
+def model_state(model: ModelSpec, precision: str, zero: int, shards: int, accumulation: int) -> StateBytes:
+    """State of one of `shards` ranks, with n parameters and N shards; parts round up to whole parameters.
+
+    fp32    parameters 4n (/N from ZeRO-3), gradients 4n (/N from ZeRO-2), Adam's moments 8n (/N from ZeRO-1)
+    bf16    parameters 2n, gradients 2n (instead 4n, in fp32, where accumulated; /N from ZeRO-2), and fp32
+            master and moments 12n (/N from ZeRO-1)
+    bf16, ZeRO-3: as FSDP2 keeps it: fp32 shards of parameters 4n/N and gradients 4n/N, and moments 8n/N
+
+    Source: ZeRO (arXiv:1910.02054), section 5.
+    """
+    count = parameter_count(model)
+
+    def part(bytes_each: int, divided: bool) -> int:
+        return bytes_each * -(-count // (shards if divided else 1))
+
+    fsdp = precision == "bf16" and zero == 3
+    mixed = precision == "bf16" and not fsdp
+    gradient = 2 if mixed and accumulation == 1 else 4
+    notes: tuple[str, ...] = ()
+    if fsdp:
+        notes = (
+            "bf16 with ZeRO-3: FSDP2 keeps its shards of parameters and gradients in fp32 (4n/N each); that is the "
+            "master copy too, and bf16 copies exist only while a layer is gathered",
+        )
+    return StateBytes(
+        parameters_bytes=part(2 if mixed else 4, zero >= 3),
+        gradients_bytes=part(gradient, zero >= 2),
+        optimizer_bytes=part(12 if mixed else 8, zero >= 1),
+        notes=notes,
+    )

@@ -1,0 +1,90 @@
+"""The sections of a recipe that say how ranks are started and watched, and which script they run if it is not ours."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from distperf.recipe.kinds import Kind, free_text, number, or_auto, refusal, whole
+from distperf.recipe.sections import Auto, Path, Section
+
+NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
+LAUNCHER_SETS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+LAUNCHER_PREFIXES = ("TORCHELASTIC_", "DISTPERF_")
+
+
+def variable_name() -> Kind:
+    """The name of an environment variable that is the user's to set."""
+    wants = "a variable's name: letters, digits and _, no digit first"
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(NAME_PATTERN, value):
+            raise refusal(value, wants)
+        if value in LAUNCHER_SETS or value.startswith(LAUNCHER_PREFIXES):
+            raise ValueError(f"is {value}, which the launcher sets itself; take it out")
+        return str(value)
+
+    return Kind(wants, read, {"type": "string", "pattern": f"^{NAME_PATTERN}$"})
+
+
+EnvName = Annotated[str, variable_name()]
+EnvValue = Annotated[str, free_text()]
+
+
+class LaunchSection(Section):
+    """How ranks are started and watched."""
+
+    nproc: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Ranks per node where the hostfile gives no slots. auto: devices found, 1 on a CPU node.",
+    )
+    max_restarts: Annotated[int, whole(0)] = Field(
+        default=3, description="Restarts from the newest checkpoint over the whole run; 0: none."
+    )
+    heartbeat_timeout_s: Annotated[float, number(above=0)] = Field(
+        default=10.0, description="Seconds of silence after which a node is shown as unreachable."
+    )
+    lease_s: Annotated[float, number(above=0)] = Field(
+        default=25.0,
+        description="Seconds without the controller after which a node ends its ranks; above heartbeat_timeout_s. Long "
+        "enough for a link to come back, short enough that no rank is left behind for long.",
+    )
+    grace_s: Annotated[float, number(least=0)] = Field(
+        default=30.0, description="Seconds between SIGTERM and SIGKILL: time to finish a step and save."
+    )
+    env: dict[EnvName, EnvValue] = Field(
+        default_factory=dict,
+        description="Environment variables of every rank. Values are text, as they are spelled.",
+    )
+    env_secret: tuple[EnvName, ...] = Field(
+        default=(),
+        description="Names of variables taken from your environment at launch, and never written anywhere.",
+    )
+    python: Path = Field(
+        default="auto",
+        description="Interpreter of the ranks. auto: the path of the one that runs the launcher where a node has it, "
+        "else python3.",
+    )
+    workdir: Path = Field(
+        default=".",
+        description="Folder that ranks run in, on every node; relative to where the launcher was called.",
+    )
+
+
+class ScriptSection(Section):
+    """A training script of your own, in place of model, data, train, optimizer, precision, parallel and checkpoint."""
+
+    path: Path = Field(description="The script; relative to launch.workdir.")
+    args: tuple[EnvValue, ...] = Field(
+        default=(), description="Its arguments. Values are text, as they are spelled."
+    )

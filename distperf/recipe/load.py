@@ -1,0 +1,210 @@
+"""Reading a recipe: files, `extends`, `--set` flags and tokenizer files in; a checked Recipe, or all problems, out."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from distperf.errors import RecipeError
+from distperf.recipe.check import check
+from distperf.recipe.compose import compose
+from distperf.recipe.schema import Recipe
+from distperf.recipe.sections import Section
+from distperf.recipe.tree import (
+    Entry,
+    ListNode,
+    MapNode,
+    Mark,
+    Node,
+    Plain,
+    Problem,
+    ScalarNode,
+    is_null,
+    merge,
+    shown,
+)
+from distperf.recipe.vocab import tokenizer_vocab
+
+MAX_BYTES = (
+    256 * 1024
+)  # a recipe has a few thousand; this keeps a data file given by mistake from being parsed
+
+
+def load_recipe(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, laid over what it extends, with `key=value` flags on top, checked.
+
+    A tokenizer file is read here for its vocabulary, unless `model.vocab` is given.
+
+    Raises: RecipeError with every problem found, each with file:line:column, or with the flag.
+    """
+    problems: list[Problem] = []
+    tree = _with_sets(_with_bases(os.fspath(path), problems), sets, problems)
+    return _with_vocab(check(tree, _name_from(path), problems))
+
+
+def script_recipe(path: str, args: Sequence[str] = (), sets: Sequence[str] = ()) -> Recipe:
+    """The recipe that runs a script of the user's own: `launch --script PATH -- ARGS`.
+
+    Raises: RecipeError with every problem found.
+    """
+    problems: list[Problem] = []
+    mark = Mark("--script")
+    items = tuple(ScalarNode(Mark("arguments after --"), arg) for arg in args)
+    script = _mapping(mark, {"path": ScalarNode(mark, path), "args": ListNode(mark, items, 1 + len(items))})
+    tree = _with_sets(_mapping(mark, {"script": script}), sets, problems)
+    return check(tree, _name_from(path), problems)
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """YAML that loads to an equal recipe: everything said, nothing inherited."""
+    text: str = yaml.safe_dump(_said(recipe), sort_keys=False, allow_unicode=True, width=2**20)
+    return text
+
+
+def _said(section: Section) -> dict[str, Any]:
+    """The data of a section without what is null anyway."""
+    data: dict[str, Any] = {}
+    for key, field in type(section).model_fields.items():
+        value = getattr(section, key)
+        if value is None and field.default is None:
+            continue
+        if (
+            isinstance(section, Recipe)
+            and section.script is not None
+            and key not in ("name", "launch", "script")
+        ):
+            continue
+        data[key] = (
+            _said(value) if isinstance(value, Section) else list(value) if isinstance(value, tuple) else value
+        )
+    return data
+
+
+def _with_bases(path: str, problems: list[Problem]) -> MapNode:
+    """The tree of a file, laid over those of the chain of files it extends."""
+    layers: list[MapNode] = []
+    chain = [path]
+    said_at: Mark | None = None
+    while True:
+        tree = _read_tree(chain[-1], said_at, problems)
+        entries = {key: entry for key, entry in tree.entries.items() if key != "extends"}
+        layers.append(MapNode(tree.mark, entries, tree.size))
+        extends = tree.entries.get("extends")
+        if extends is None or is_null(extends.node):
+            break
+        said_at = extends.node.mark
+        if not isinstance(extends.node, ScalarNode) or not extends.node.text or "\0" in extends.node.text:
+            problems.append(Problem(said_at, "extends takes the path of one other recipe"))
+            break
+        base = os.path.normpath(os.path.join(os.path.dirname(chain[-1]), extends.node.text))
+        chain.append(base)
+        if os.path.realpath(base) in map(os.path.realpath, chain[:-1]):
+            problems.append(
+                Problem(said_at, f"extends goes in a circle: {' -> '.join(map(_path_shown, chain))}")
+            )
+            break
+    whole = layers.pop()
+    while layers:
+        whole = merge(whole, layers.pop())
+    return whole
+
+
+def _read_tree(path: str, said_at: Mark | None, problems: list[Problem]) -> MapNode:
+    """The tree of one file; `said_at` is where another file named it."""
+    source = _path_shown(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        text = f"cannot read recipe {source}: {reason}"
+        raise RecipeError(*map(str, problems), f"{said_at}: {text}" if said_at else text) from None
+    start = Mark(source, 1, 1)
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if len(content) > MAX_BYTES:
+        raise RecipeError(f"{start}: larger than {MAX_BYTES // 1024} KiB; this is not a recipe")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode().split("\n")
+        mark = Mark(source, len(before), len(before[-1]) + 1)
+        raise RecipeError(
+            f"{mark}: not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8"
+        ) from None
+    node = compose(text, start, problems)
+    if node is None or is_null(node):
+        raise RecipeError(
+            *map(str, problems), f"{start}: the recipe is empty; `distperf init` writes one to start from"
+        )
+    if not isinstance(node, MapNode):
+        raise RecipeError(
+            *map(str, problems), f"{node.mark}: a recipe is a mapping (name: ..., model: ..., ...)"
+        )
+    return MapNode(start, node.entries, node.size)
+
+
+def _with_sets(tree: MapNode, sets: Sequence[str], problems: list[Problem]) -> MapNode:
+    for flag in sets:
+        if (layer := _set_tree(flag, problems)) is not None:
+            tree = merge(tree, layer)
+    return tree
+
+
+def _set_tree(flag: str, problems: list[Problem]) -> MapNode | None:
+    """The tree that a `--set key=value` stands for; None, and a problem, where it stands for none."""
+    key, equals, value = flag.partition("=")
+    mark = Mark(f"--set {shown(Plain(flag))}")
+    steps = key.strip().split(".")
+    if not equals or not all(steps) or steps == ["extends"]:
+        why = (
+            "extends stands in the file"
+            if steps == ["extends"] and equals
+            else "it takes key=value: --set train.steps=100"
+        )
+        problems.append(Problem(mark, why))
+        return None
+    node = compose(value, mark, problems)
+    if node is None and value.strip():
+        problems.append(Problem(mark, "the value reads as nothing in YAML (# begins a comment); quote it"))
+        return None
+    node = node or ScalarNode(mark, Plain(""))
+    for step in reversed(steps):
+        node = _mapping(mark, {step: node})
+    assert isinstance(node, MapNode)
+    return node
+
+
+def _mapping(mark: Mark, nodes: dict[str, Node]) -> MapNode:
+    return MapNode(mark, {key: Entry(mark, node) for key, node in nodes.items()}, 1 + len(nodes))
+
+
+def _with_vocab(recipe: Recipe) -> Recipe:
+    """Fill in `model.vocab` from a tokenizer file, as ranks will find it in `launch.workdir`."""
+    model, data = recipe.model, recipe.data
+    if model is None or data is None or model.vocab is not None or data.tokenizer == "byte":
+        return recipe
+    path = Path(recipe.launch.workdir, data.tokenizer)
+    try:
+        vocab = tokenizer_vocab(path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{error}"
+        text = f"cannot read the vocabulary of data.tokenizer {_path_shown(str(path))}: {reason}; or give model.vocab"
+        raise RecipeError(f"{recipe.place('data.tokenizer')}: {text}") from None
+    filled = recipe.model_copy(update={"model": model.model_copy(update={"vocab": vocab})})
+    filled._places["model.vocab"] = recipe.place("data.tokenizer")
+    return filled
+
+
+def _name_from(path: str | os.PathLike[str]) -> str:
+    """A run's name from a file's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(path).stem, flags=re.ASCII).lstrip(".-")[:100] or "run"
+
+
+def _path_shown(path: str) -> str:
+    return path if path.isprintable() else ascii(path)

@@ -1,0 +1,149 @@
+"""Recipe -> RunSpec: every "auto" settled by a named simple rule, with its reason. Pure."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from distperf.errors import BatchError, MeshError
+from distperf.recipe.batch import MOST_AUTO_MICRO_BATCH, Batch, fit_batch
+from distperf.recipe.mesh import MeshShape, fit_mesh
+from distperf.recipe.presets import complete_shape
+from distperf.recipe.runspec import (
+    RUNSPEC_SCHEMA,
+    CheckpointSpec,
+    DataSpec,
+    ModelSpec,
+    OptimizerSpec,
+    ParallelSpec,
+    RunSpec,
+    ScheduleSpec,
+    TrainSpec,
+)
+from distperf.recipe.schema import Recipe
+from distperf.recipe.sections import Auto, DataSection, ModelSection, OptimizerSection
+from distperf.recipe.vocab import BYTE_VOCAB
+
+T = TypeVar("T", int, str)
+
+
+def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str) -> RunSpec:
+    """The run that a recipe of a model (not of a script) is, on `world_size` ranks; `checkpoint_dir` is absolute.
+
+    Raises: MeshError, BatchError (both RecipeError) where recipe and world size do not fit together.
+    """
+    model, data, train = recipe.model, recipe.data, recipe.train
+    assert model is not None, "a script has no RunSpec"
+    assert data is not None
+    assert train is not None
+    reasons: dict[str, str] = {}
+    mesh = resolve_mesh(recipe, world_size, reasons)
+    batch = resolve_batch(recipe, mesh, reasons)
+    checkpoint = recipe.checkpoint
+    return RunSpec(
+        schema=RUNSPEC_SCHEMA,
+        name=recipe.name,
+        run_id=run_id,
+        world_size=world_size,
+        model=_model(model, reasons),
+        data=_data(data),
+        train=TrainSpec(
+            train.steps,
+            batch.global_batch,
+            batch.micro_batch,
+            batch.accumulation,
+            train.seed,
+            train.grad_clip,
+        ),
+        optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
+        precision=recipe.precision,
+        parallel=ParallelSpec(recipe.parallel.zero, mesh.dp_shard),
+        checkpoint=CheckpointSpec(
+            checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir
+        ),
+        reasons=reasons,
+    )
+
+
+def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> MeshShape:
+    """The mesh of the run. Raises MeshError with the place of the key in the recipe."""
+    try:
+        mesh = fit_mesh(world_size, dp_shard=_given(recipe.parallel.dp_shard))
+    except MeshError as error:
+        raise MeshError(_placed(recipe, "parallel.dp_shard", str(error))) from None
+    if recipe.parallel.dp_shard == "auto":
+        reasons["parallel.dp_shard"] = f"{mesh.dp_shard}: what the other axes leave of {world_size} ranks"
+    return mesh
+
+
+def resolve_batch(recipe: Recipe, mesh: MeshShape, reasons: dict[str, str]) -> Batch:
+    """The batch of the run. Raises BatchError with the place of the key in the recipe."""
+    train = recipe.train
+    assert train is not None
+    size = mesh.data_parallel_size
+    replica = mesh.product // size
+    try:
+        batch = fit_batch(train.global_batch, _given(train.micro_batch), size, ranks_per_replica=replica)
+    except BatchError as error:
+        raise BatchError(_placed(recipe, "train.global_batch", f"train.{error}")) from None
+    if train.micro_batch == "auto":
+        share = train.global_batch // size
+        reasons["train.micro_batch"] = (
+            f"{batch.micro_batch}: the largest divisor, up to {MOST_AUTO_MICRO_BATCH}, of a rank's share of {share}"
+        )
+    reasons["train.accumulation"] = (
+        f"{batch.accumulation}: global_batch {train.global_batch} / (micro_batch {batch.micro_batch} x {size} "
+        "data-parallel ranks)"
+    )
+    return batch
+
+
+def _given(value: T | Auto) -> T | None:
+    return None if value == "auto" else value
+
+
+def _placed(recipe: Recipe, key: str, text: str) -> str:
+    place = recipe.place(key)
+    return f"{place}: {text}" if place else text
+
+
+def _model(model: ModelSection, reasons: dict[str, str]) -> ModelSpec:
+    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    if model.vocab is None:
+        reasons["model.vocab"] = f"{BYTE_VOCAB}: the byte tokenizer's 256 bytes and end of document"
+    return ModelSpec(vocab=model.vocab or BYTE_VOCAB, **shape)
+
+
+def _data(data: DataSection) -> DataSpec:
+    return DataSpec(
+        text=data.text or (),
+        tokens=data.tokens or (),
+        synthetic=data.synthetic,
+        tokenizer=data.tokenizer,
+        seq_len=data.seq_len,
+        boundary=data.boundary,
+    )
+
+
+def _optimizer(optimizer: OptimizerSection, steps: int, reasons: dict[str, str]) -> OptimizerSpec:
+    schedule = optimizer.schedule
+    decay_steps = _given(schedule.decay_steps)
+    if decay_steps is None:
+        decay_steps, reason = _auto_decay(schedule.name, steps, schedule.warmup_steps)
+        reasons["optimizer.schedule.decay_steps"] = f"{decay_steps}: {reason}"
+    return OptimizerSpec(
+        name=optimizer.name,
+        lr=optimizer.lr,
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+        schedule=ScheduleSpec(schedule.name, schedule.warmup_steps, decay_steps, schedule.min_lr),
+    )
+
+
+def _auto_decay(schedule: str, steps: int, warmup_steps: int) -> tuple[int, str]:
+    after_warmup = steps - warmup_steps
+    if schedule == "constant":
+        return 0, "a constant schedule has no decay"
+    if schedule == "wsd":
+        return min(max(1, steps // 10), after_warmup), f"a tenth of {steps} steps"
+    return after_warmup, "all steps after warm-up"

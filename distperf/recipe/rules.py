@@ -1,0 +1,131 @@
+"""What must hold between the keys of a recipe. Pure: a recipe in, the faults out, each with the key it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from distperf.recipe.launching import LaunchSection
+from distperf.recipe.presets import complete_shape
+from distperf.recipe.schema import Recipe
+from distperf.recipe.sections import DataSection, ModelSection, OptimizerSection
+from distperf.recipe.vocab import BYTE_VOCAB
+
+TRAINING_KEYS = ("model", "data", "train", "optimizer", "precision", "parallel", "checkpoint")
+REQUIRED_KEYS = ("model", "data", "train")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A rule that does not hold."""
+
+    key: str  # dotted path of the key to change; "" for the recipe as a whole
+    text: str
+    at_key: bool = False  # the place to show is the key's, not its value's
+
+
+def section_faults(present: Collection[str]) -> Iterator[Fault]:
+    """What is wrong with which keys stand at the top."""
+    if "script" in present:
+        for key in TRAINING_KEYS:
+            if key in present:
+                text = f"{key} cannot stand beside script: a script brings its own; take out {key} or script"
+                yield Fault(key, text, at_key=True)
+        return
+    for key in REQUIRED_KEYS:
+        if key not in present:
+            yield Fault("", f"missing key {key} (a recipe has model, data and train, or script)", at_key=True)
+
+
+def faults(recipe: Recipe) -> Iterator[Fault]:
+    """Rules between keys, checked on the sections that are there."""
+    if recipe.model is not None:
+        yield from _model(recipe.model)
+    if recipe.data is not None:
+        yield from _data(recipe.data)
+    if recipe.model is not None and recipe.data is not None:
+        yield from _vocab(recipe.model, recipe.data)
+    yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
+    yield from _launch(recipe.launch)
+
+
+def _model(model: ModelSection) -> Iterator[Fault]:
+    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    if model.preset is None and model.family is None:
+        yield Fault(
+            "model", "model takes a preset, or family: llama with layers, hidden, heads and ffn", at_key=True
+        )
+        return
+    missing = [f"model.{key}" for key in ("family", "layers", "hidden", "heads", "ffn") if shape[key] is None]
+    if missing:
+        yield Fault(
+            "model", f"missing key {', '.join(missing)} (without a preset all sizes are wanted)", at_key=True
+        )
+        return
+    hidden, heads, kv_heads = shape["hidden"], shape["heads"], shape["kv_heads"]
+    if hidden % heads:
+        yield Fault("model.heads", f"model.heads is {heads}; it must divide model.hidden, {hidden}")
+    elif hidden // heads % 2:
+        text = (
+            f"model.heads is {heads}; hidden / heads must be even for rotary positions, not {hidden // heads}"
+        )
+        yield Fault("model.heads", text)
+    if heads % kv_heads:
+        yield Fault("model.kv_heads", f"model.kv_heads is {kv_heads}; it must divide model.heads, {heads}")
+
+
+def _data(data: DataSection) -> Iterator[Fault]:
+    given = [key for key in ("text", "tokens") if getattr(data, key) is not None]
+    given += ["synthetic"] if data.synthetic else []
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        unset = "; null (synthetic: false) drops one that was inherited" if given else ""
+        yield Fault(
+            "data", f"data takes exactly one of text, tokens and synthetic; {found}{unset}", at_key=True
+        )
+    for key in given:
+        if getattr(data, key) == ():
+            yield Fault(f"data.{key}", f"data.{key} is an empty list; it names where tokens come from")
+
+
+def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:
+    if (
+        data.text is not None
+        and data.tokenizer == "byte"
+        and model.vocab is not None
+        and model.vocab < BYTE_VOCAB
+    ):
+        text = f"model.vocab is {model.vocab}; the byte tokenizer has {BYTE_VOCAB} ids (256 bytes and end of document)"
+        yield Fault("model.vocab", text)
+
+
+def _optimizer(optimizer: OptimizerSection, steps: int | None) -> Iterator[Fault]:
+    schedule, key = optimizer.schedule, "optimizer.schedule"
+    if schedule.min_lr > optimizer.lr:
+        yield Fault(
+            f"{key}.min_lr", f"{key}.min_lr is {schedule.min_lr:g}, above optimizer.lr, {optimizer.lr:g}"
+        )
+    decay = 0 if schedule.decay_steps == "auto" else schedule.decay_steps
+    if schedule.name == "constant" and decay:
+        yield Fault(f"{key}.decay_steps", f"{key}.decay_steps is {decay}, but the schedule is constant")
+    if steps is None:
+        return
+    if schedule.warmup_steps > steps:
+        text = f"{key}.warmup_steps is {schedule.warmup_steps}; at most train.steps, {steps}, is possible"
+        yield Fault(f"{key}.warmup_steps", text)
+    elif schedule.name == "wsd" and schedule.warmup_steps + decay > steps:
+        total = f"{schedule.warmup_steps} of warm-up and {decay} of decay"
+        yield Fault(f"{key}.decay_steps", f"{key}: {total} are more than train.steps, {steps}")
+
+
+def _launch(launch: LaunchSection) -> Iterator[Fault]:
+    lease, heartbeat = launch.lease_s, launch.heartbeat_timeout_s
+    if lease <= heartbeat:
+        yield Fault(
+            "launch.lease_s",
+            f"launch.lease_s is {lease:g}; it must be above heartbeat_timeout_s, {heartbeat:g}",
+        )
+    for index, name in enumerate(launch.env_secret):
+        if name in launch.env:
+            text = f"{name} is in launch.env too; keep it in one of the two"
+            yield Fault(f"launch.env_secret.{index}", text)

@@ -1,0 +1,109 @@
+"""The whole recipe: what is trained (sections.py), how it is launched (launching.py), and its JSON Schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, PrivateAttr
+from pydantic.fields import FieldInfo
+
+from distperf.recipe.kinds import choice, or_null, text
+from distperf.recipe.launching import LaunchSection, ScriptSection
+from distperf.recipe.sections import (
+    CheckpointSection,
+    DataSection,
+    ModelSection,
+    OptimizerSection,
+    ParallelSection,
+    Section,
+    TrainSection,
+)
+
+SCHEMA = 1
+NAME_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}"
+
+Name = Annotated[
+    str, text("letters, digits, . _ - (at most 100, first a letter, a digit or _)", NAME_PATTERN)
+]
+
+
+class Recipe(Section):
+    """A recipe that was checked. Equal recipes say the same, wherever they were written."""
+
+    name: Name = Field(
+        description="Name of the run, the beginning of its run id. Default: the recipe's file name."
+    )
+    extends: Annotated[str | None, or_null(text("a path"))] = Field(
+        default=None,
+        description="Another recipe that this one is laid over; relative to this file. Mappings are merged key by key, "
+        "lists and scalars replaced.",
+    )
+    model: ModelSection | None = Field(default=None, description="What is trained.")
+    data: DataSection | None = Field(default=None, description="Where tokens come from.")
+    train: TrainSection | None = Field(default=None, description="How long and in which batches.")
+    optimizer: OptimizerSection = Field(
+        default_factory=OptimizerSection, description="How parameters are updated."
+    )
+    precision: Annotated[str, choice("fp32", "bf16")] = Field(
+        default="bf16",
+        description="bf16: forward and backward in bfloat16, with fp32 master weights and reductions (half the memory "
+        "and traffic of activations); fp32: everything in fp32.",
+    )
+    parallel: ParallelSection = Field(
+        default_factory=ParallelSection, description="How the model's state is divided over ranks."
+    )
+    checkpoint: CheckpointSection = Field(
+        default_factory=CheckpointSection, description="When the run is saved, and what is kept."
+    )
+    launch: LaunchSection = Field(
+        default_factory=LaunchSection, description="How ranks are started and watched."
+    )
+    script: ScriptSection | None = Field(
+        default=None, description="A script of your own, in place of everything that says what is trained."
+    )
+
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def place(self, key: str) -> str:
+        """Where the value of the dotted `key`, or the section around it, was written: `file:line:column`, or ''."""
+        while key and key not in self._places:
+            key = key.rpartition(".")[0]
+        return self._places.get(key, "")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and dict(self) == dict(other)
+
+
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a field holds, or None where it holds a value."""
+    options = (field.annotation, *getattr(field.annotation, "__args__", ()))
+    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
+
+
+def known_keys(section: type[Section] = Recipe, path: str = "") -> dict[str, FieldInfo]:
+    """Dotted path -> field, of every key that a recipe may have, in the order of the reference page."""
+    keys: dict[str, FieldInfo] = {}
+    for name, field in section.model_fields.items():
+        keys[path + name] = field
+        if inner := section_of(field):
+            keys.update(known_keys(inner, f"{path}{name}."))
+    return keys
+
+
+SHAPE = {"$ref", "type", "items", "additionalProperties", "propertyNames", "minItems", "maxItems"}
+
+
+def schema_json() -> dict[str, Any]:
+    """JSON Schema of a recipe. No key is required in it, as any may come from the recipe that is extended.
+
+    Where a section, a list or a mapping is wanted, null (a key with nothing after it) says nothing, and is allowed.
+    """
+    schema = Recipe.model_json_schema()
+    for section in (schema, *schema["$defs"].values()):
+        section.pop("required", None)
+        for name, field in section["properties"].items():
+            nullable = {key: field.pop(key) for key in SHAPE & field.keys()}
+            if "$ref" in nullable or nullable.get("type") in ("array", "object"):
+                nullable = {"anyOf": [nullable, {"type": "null"}]}
+            section["properties"][name] = {**nullable, **field}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "schema": SCHEMA, **schema}

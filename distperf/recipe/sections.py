@@ -1,0 +1,187 @@
+"""The sections that say what is trained. Every field states its meaning, unit and default, with the reason."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from distperf.recipe.kinds import choice, flag, number, or_auto, or_null, pair, text, whole
+from distperf.recipe.presets import PRESETS
+
+Auto = Literal["auto"]
+
+Count = Annotated[int, whole(1)]
+CountOrNull = Annotated[int | None, or_null(whole(1))]
+PositiveOrNull = Annotated[float | None, or_null(number(above=0))]
+FlagOrNull = Annotated[bool | None, or_null(flag())]
+Path = Annotated[str, text("a path")]
+Glob = Annotated[str, text("a path or a pattern of paths")]
+
+
+class Section(BaseModel):
+    """A mapping of the recipe. An empty section is one in which every key has its default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ModelSection(Section):
+    """What is trained: a `preset`, or `family` with sizes; beside a preset, a key overrides that one size."""
+
+    preset: Annotated[str | None, or_null(choice(*PRESETS))] = Field(
+        default=None, description="A model shape by name. Keys beside it override single sizes."
+    )
+    family: Annotated[str | None, or_null(choice("llama"))] = Field(
+        default=None,
+        description="Architecture; wanted where there is no preset, with layers, hidden, heads and ffn.",
+    )
+    layers: CountOrNull = Field(default=None, description="Number of decoder layers.")
+    hidden: CountOrNull = Field(
+        default=None, description="Width of the residual stream; a multiple of heads."
+    )
+    heads: CountOrNull = Field(
+        default=None, description="Number of query heads; hidden / heads must be even."
+    )
+    kv_heads: CountOrNull = Field(
+        default=None,
+        description="Number of key and value heads; divides heads. Default: heads (or the preset's).",
+    )
+    ffn: CountOrNull = Field(default=None, description="Inner width of the gated feed-forward layer.")
+    vocab: CountOrNull = Field(
+        default=None,
+        description="Number of token ids. Default: the tokenizer's, so that no id is out of range.",
+    )
+    tied_embedding: FlagOrNull = Field(
+        default=None, description="The head uses the embedding's weights. Default: false (or the preset's)."
+    )
+    rope_theta: PositiveOrNull = Field(
+        default=None,
+        description="Base of the rotary frequencies. Default: 10000, as published (or the preset's).",
+    )
+    norm_eps: PositiveOrNull = Field(
+        default=None,
+        description="Added to the mean square in RMSNorm. Default: 1e-5, as in Llama 2 (or the preset's).",
+    )
+
+
+class DataSection(Section):
+    """Where tokens come from: exactly one of text, tokens and synthetic. null drops one that `extends` brought."""
+
+    text: tuple[Glob, ...] | None = Field(
+        default=None,
+        description="Patterns of UTF-8 text files, one document each; relative to launch.workdir.",
+    )
+    tokens: tuple[Path, ...] | None = Field(
+        default=None, description="Folders of token shards with their manifests; relative to launch.workdir."
+    )
+    synthetic: Annotated[bool, flag()] = Field(
+        default=False, description="Random tokens, made on the spot: for measuring speed, not for learning."
+    )
+    tokenizer: Path = Field(
+        default="byte",
+        description="byte (256 byte values and an end-of-document id, so nothing to download: the default), or the "
+        "path of a tokenizers JSON file; relative to launch.workdir.",
+    )
+    seq_len: Count = Field(
+        default=1024, description="Tokens of a sequence. The default suits small models on any device."
+    )
+    boundary: Annotated[str, choice("predict", "mask")] = Field(
+        default="predict",
+        description="predict: the first token of a document is predicted from the end of the one before, as in most "
+        "pre-training (the default); mask: it carries no loss.",
+    )
+
+
+class TrainSection(Section):
+    """How long and in which batches."""
+
+    steps: Count = Field(description="Optimizer steps of the whole run.")
+    global_batch: Count = Field(description="Sequences of one step over all ranks.")
+    micro_batch: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Sequences of one forward on one rank. auto: the largest divisor of a rank's share of the global "
+        "batch, up to 8. The number of forwards a step (accumulation) follows.",
+    )
+    seed: Annotated[int, whole(0)] = Field(default=1, description="Seed of weights and of the order of data.")
+    grad_clip: PositiveOrNull = Field(
+        default=1.0,
+        description="Largest global L2 norm of the gradients; null: no clipping. 1.0 is what most large runs used.",
+    )
+
+
+class ScheduleSection(Section):
+    """Learning rate over steps: a linear warm-up from 0, then by name."""
+
+    name: Annotated[str, choice("constant", "cosine", "linear", "wsd")] = Field(
+        default="cosine",
+        description="After warm-up: constant; cosine or linear: down to min_lr; wsd: constant, at last linear to min_lr.",
+    )
+    warmup_steps: Annotated[int, whole(0)] = Field(
+        default=0,
+        description="Steps of warm-up; at most train.steps. Default: none, as it depends on the run's length.",
+    )
+    decay_steps: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Steps of the decay. auto: all after warm-up (cosine, linear), or a tenth of train.steps (wsd).",
+    )
+    min_lr: Annotated[float, number(least=0)] = Field(
+        default=0.0, description="Learning rate at the end of the decay; at most optimizer.lr."
+    )
+
+
+class OptimizerSection(Section):
+    """How parameters are updated."""
+
+    name: Annotated[str, choice("adamw")] = Field(default="adamw", description="AdamW, arXiv:1711.05101.")
+    lr: Annotated[float, number(above=0)] = Field(
+        default=3e-4,
+        description="Largest learning rate. The default suits models of up to a few billion parameters.",
+    )
+    betas: Annotated[tuple[float, float], pair(number(least=0, below=1))] = Field(
+        default=(0.9, 0.95),
+        description="Decay of the two moments. The default is the usual one for language models.",
+    )
+    eps: Annotated[float, number(above=0)] = Field(
+        default=1e-8, description="Added to the root of the second moment."
+    )
+    weight_decay: Annotated[float, number(least=0)] = Field(
+        default=0.1, description="Decoupled weight decay. The default is the usual one for language models."
+    )
+    schedule: ScheduleSection = Field(
+        default_factory=ScheduleSection,
+        description="Learning rate over steps: warm-up, then a decay by name.",
+    )
+
+
+class ParallelSection(Section):
+    """How the model's state is divided over ranks."""
+
+    zero: Annotated[int, whole(0, 3)] = Field(
+        default=2,
+        description="ZeRO stage: 0 divides nothing, 1 optimizer state, 2 gradients too, 3 parameters too. The default "
+        "saves most memory at no extra communication.",
+    )
+    dp_shard: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Ranks that state is divided by. auto: what the other axes leave of the world.",
+    )
+
+
+class CheckpointSection(Section):
+    """When the run is saved, and what is kept."""
+
+    every_steps: Annotated[int, whole(0)] = Field(
+        default=50,
+        description="Steps between checkpoints; 0: none between. A restart loses at most this many steps.",
+    )
+    save_last: Annotated[bool, flag()] = Field(
+        default=True, description="Save after the last step too, so that the finished model is there."
+    )
+    keep: Count = Field(
+        default=3,
+        description="Newest checkpoints that are kept; older ones are removed. More than one, in case one is damaged.",
+    )
+    dir: Annotated[str | None, or_null(text("a path"))] = Field(
+        default=None,
+        description="One folder that all nodes see; relative to launch.workdir. Default: checkpoints/ in the run's folder.",
+    )
