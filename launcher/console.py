@@ -53,6 +53,8 @@ class Console:
     def state(self, state: RunState) -> None:
         """See Screen."""
         before, self._state = self._state, state
+        if before is not None and before.attempt != state.attempt:
+            self._last = {}  # the figures of an attempt that is over would look like progress of this one
         if before is not None and before.state != state.state:
             self._changed(state)
         now = time.monotonic()

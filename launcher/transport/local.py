@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from typing import IO
 
 from launcher.errors import BootstrapFailed
 from launcher.hostfile import Host
@@ -18,9 +19,7 @@ from launcher.transport import bundle
 class LocalStream:
     """The pipes of one agent process."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], stderr: tempfile._TemporaryFileWrapper[bytes]
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stderr: IO[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process = process
@@ -69,7 +68,7 @@ class LocalTransport:
 
     def connect(self, host: Host) -> LocalStream:
         """See Transport."""
-        stderr = tempfile.NamedTemporaryFile(prefix="distperf-agent-")  # noqa: SIM115 - lives as long as the stream
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream, and has no name to leave behind
         try:
             process = subprocess.Popen(
                 bundle.argv(host.python or self._python),
