@@ -1,7 +1,7 @@
-"""Messages between controller and agent. Standard library only, Python 3.8 syntax: this file is shipped to nodes.
+r"""Messages between controller and agent. Standard library only, Python 3.8 syntax: this file is shipped to nodes.
 
 The stream from an agent begins with whatever the login shell and its profile print; it counts from the marker line
-`\\0distperf <nonce>\\n` on, whose nonce the controller chose. From there, and from the agent's first stage on in the
+`\0distperf <nonce>\\n` on, whose nonce the controller chose. From there, and from the agent's first stage on in the
 other direction, it is a sequence of frames:
 
     frame   := length (4 bytes, big endian, of all that follows) kind (1 byte) payload
@@ -164,7 +164,7 @@ class BadFrame(ValueError):
 
 def encode(message: Message) -> bytes:
     """A message as one frame."""
-    payload = json.dumps([type(message).__name__] + list(message)).encode("ascii")
+    payload = json.dumps([type(message).__name__, *message]).encode("ascii")
     return _HEAD.pack(len(payload) + 1, ord("M")) + payload
 
 
@@ -184,7 +184,7 @@ def decode(kind: int, payload: bytes) -> Union[Message, LogBytes]:
             message: Message = _CLASSES[name](*fields)
             return message
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise BadFrame("unreadable frame: %s" % error)
+        raise BadFrame("unreadable frame: %s" % error) from None
     raise BadFrame("unknown frame kind %d" % kind)
 
 

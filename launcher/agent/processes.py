@@ -47,7 +47,7 @@ def spawn(order: Dict[str, Any], log_fd: int, report_fd: int) -> "subprocess.Pop
             preexec_fn=lambda: die_with_parent(parent),
         )
     except subprocess.SubprocessError as error:  # the child's half of the start failed
-        raise OSError(str(error))
+        raise OSError(str(error)) from None
 
 
 def to_bytes(text: str) -> bytes:

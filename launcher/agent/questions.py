@@ -89,7 +89,7 @@ def _versions(executable: str, workdir: str, modules: List[str]) -> Optional[Dic
         return {} if os.access(executable, os.X_OK) else None
     try:
         done = subprocess.run(
-            [executable, "-c", _VERSIONS] + modules,
+            [executable, "-c", _VERSIONS, *modules],
             cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

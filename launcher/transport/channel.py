@@ -62,7 +62,7 @@ class Channel:
         hello = messages[0]
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             raise ProtocolError(
-                self.host, f"the agent speaks protocol {hello[0]}, this is {protocol.VERSION}"
+                self.host, f"the agent begins with {hello!r:.80}, not with hello {protocol.VERSION}"
             )
         for name, work in (("read", lambda: self._read(reader, messages[1:])), ("write", self._write)):
             threading.Thread(target=work, name=f"{name} {self.host}", daemon=True).start()
