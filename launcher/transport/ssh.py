@@ -1,9 +1,9 @@
 """Agents over SSH: one connection and one session a node. The only file that knows paramiko.
 
-Logging in follows OpenSSH (configuration, key order, known_hosts) with three differences: nothing is ever asked
-(no password, no passphrase, no yes/no), a changed host key is refused whatever StrictHostKeyChecking says, and every
-step has a time limit. `accept-new` and `no` in the user's own configuration are the user's word for unknown hosts:
-the key is then written to known_hosts, and said so in a warning.
+Logging in follows OpenSSH (configuration, order of keys, known_hosts) with three differences: nothing is ever asked
+(no password, no passphrase, no yes/no), a changed host key is refused whatever StrictHostKeyChecking says, and
+every step has a time limit. `accept-new` and `no` in the user's own configuration are the user's word on unknown
+hosts: the key is added to known_hosts, with a warning.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import paramiko
 from paramiko.agent import AgentSSH
+from paramiko.pkey import UnknownKeyType
 
-from launcher.errors import ConnectFailed, HostKeyRejected, TransportError
+from launcher.errors import AuthFailed, ConnectFailed, HostKeyRejected, TransportError
 from launcher.hostfile import Host
-from launcher.transport import bundle, knownhosts
-from launcher.transport.knownhosts import Verdict
-from launcher.transport.sshconfig import SSH_CONFIG_ENV, SshConfig, Target, ssh_command
+from launcher.transport import bundle
+from launcher.transport.openssh import knownhosts
+from launcher.transport.openssh.config import SSH_CONFIG_ENV, SshConfig, Target, ssh_command
+from launcher.transport.openssh.dial import Refused, dial, start_proxy, turned_away
+from launcher.transport.openssh.files import add_known_host, public_part, read_known_hosts
+from launcher.transport.openssh.knownhosts import Verdict
 
 STDERR_BYTES = 4096
 WRITE_BYTES = 1 << 15  # paramiko's largest packet
@@ -33,7 +37,6 @@ REFUSED_RETRY_S = 15.0
 ENDED_WAIT_S = 1.0  # exit status and last stderr may come a moment after end of file
 FAILURES = (paramiko.SSHException, EOFError, OSError)  # how paramiko tells of a peer's or the network's fault
 
-log = logging.getLogger(__name__)
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # or it writes to the user's terminal
 
 
@@ -95,7 +98,7 @@ class SshStream:
 
 
 class _Shared:
-    """A connection to a jump host, made by the first who needs it. Who waited while it failed shares the failure."""
+    """A connection to a jump host, made by the first who asks. Who waited while it failed shares the failure."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -123,8 +126,9 @@ class _Shared:
 class SshTransport:
     """Starts agents over SSH; at most `window` logins are under way at once.
 
-    `command` gives the remote command line of a host, which must hold no user data. `config_path` is what `ssh -F`
-    takes (default: $DISTPERF_SSH_CONFIG, else ~/.ssh/config), `options` what `ssh -o` takes; they win over the file.
+    `command` gives the remote command line of a host, which must hold no user data. `config_path` is what
+    `ssh -F` takes (default: $DISTPERF_SSH_CONFIG, else ~/.ssh/config), `options` are what `ssh -o` takes and win
+    over the file.
     """
 
     def __init__(
@@ -156,7 +160,7 @@ class SshTransport:
             try:
                 with self._window:
                     return self._open(host)
-            except _Refused:
+            except Refused:
                 delay = pause * random.uniform(0.5, 1.5)
                 if time.monotonic() + delay > give_up or self._closing.wait(delay):
                     raise
@@ -211,7 +215,12 @@ class SshTransport:
         """A byte stream to the SSH server of the last target."""
         target = route[-1]
         if len(route) == 1:
-            return self._start_proxy(target) if target.proxy_command else _dial(target, self._limit(target))
+            if not target.proxy_command:
+                return dial(target, self._limit(target))
+            sock, proxy = start_proxy(target)
+            with self._lock:
+                self._proxies.append(proxy)
+            return sock
         with self._lock:
             shared = self._jumps.setdefault(route[:-1], _Shared())
         try:
@@ -222,10 +231,10 @@ class SshTransport:
         try:
             return jump.open_channel("direct-tcpip", address, ("127.0.0.1", 0), timeout=self._limit(target))
         except FAILURES as error:
-            reason = (
-                f"jump host {route[-2].name} cannot connect to {target.hostname} port {target.port}: {error}"
-            )
-            raise ConnectFailed(target.name, reason) from None
+            where = f"{target.hostname} port {target.port}"
+            raise ConnectFailed(
+                target.name, f"jump host {route[-2].name} cannot reach {where}: {error}"
+            ) from None
 
     def _limit(self, target: Target) -> float:
         return self._connect_timeout_s if target.connect_timeout_s is None else target.connect_timeout_s
@@ -234,37 +243,113 @@ class SshTransport:
 def _shake_hands(link: paramiko.Transport, target: Target, limit_s: float) -> None:
     """Agree on keys, and make sure that the host is the one it claims to be."""
     names = knownhosts.lookup_names(target.hostname, target.port, target.key_name)
-    entries = [entry for file in target.known_hosts for entry in _entries(file)]
-    # Ask for a kind of key that is on file, as ssh does: any other would look like an unknown host.
-    options = link.get_security_options()
+    entries = read_known_hosts(target.known_hosts)
+    # Ask for a type of key that is on file, as ssh does: any other would make a known host look unknown.
     known = knownhosts.known_types(entries, names)
-    options.key_types = sorted(options.key_types, key=lambda kind: _key_type(kind) not in known)
+    options = link.get_security_options()
+    options.key_types = sorted(options.key_types, key=lambda algorithm: _key_type(algorithm) not in known)
     link.banner_timeout = link.handshake_timeout = limit_s
     try:
         link.start_client(timeout=2 * limit_s)
         key = link.get_remote_server_key()
     except FAILURES as error:
         if isinstance(error.__context__, TimeoutError):
-            reason = (
-                f"{target.hostname} port {target.port} says nothing for {limit_s:g} s; is that an SSH server?"
-            )
-            raise ConnectFailed(target.name, reason) from None
+            silent = f"{target.hostname} port {target.port} says nothing for {limit_s:g} s"
+            raise ConnectFailed(target.name, f"{silent}; is that an SSH server?") from None
         if not link.remote_version:
-            raise _turned_away(target) from None
+            raise turned_away(target) from None
         raise ConnectFailed(target.name, f"no SSH handshake with {target}: {error or 'it hung up'}") from None
     verdict, entry = knownhosts.judge(entries, names, key.asbytes())
     if verdict is Verdict.UNKNOWN and target.accept_new:
-        _remember(target, names[0], key)
+        add_known_host(target, f"{names[0]} {key.get_name()} {key.get_base64()}")
     elif verdict is not Verdict.KNOWN:
-        raise HostKeyRejected(target.name, _why_rejected(target, names[0], key, verdict, entry))
+        shown = f"{key.get_name()} {knownhosts.fingerprint(key.asbytes())}"
+        raise HostKeyRejected(target.name, knownhosts.why_rejected(verdict, entry, names[0], target, shown))
+
+
+def _key_type(algorithm: str) -> str:
+    """Signature algorithm -> type of key as known_hosts names it."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
 class _Agent(AgentSSH):
-    """The ssh-agent at a socket of our choice (IdentityAgent), with a limit on every answer."""
+    """The ssh-agent at a socket of our choice (IdentityAgent), with a time limit on every answer."""
 
-    def __init__(self, path: str, limit_s: float) -> None:
+    def __init__(self, path: str | None, limit_s: float) -> None:
         super().__init__()
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(limit_s)
-        sock.connect(path)
-        self._connect(sock)  # type: ignore[attr-defined] # not in the stubs
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(limit_s)
+        try:
+            if path:
+                self._socket.connect(path)
+                self._connect(self._socket)  # type: ignore[attr-defined] # not in the stubs
+        except FAILURES:
+            self.close()  # no agent, no keys: files may do
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _authenticate(link: paramiko.Transport, target: Target, limit_s: float) -> None:
+    """Log in with a key; keys are offered in ssh's order. Raises AuthFailed."""
+    give_up = time.monotonic() + limit_s
+    problems: list[str] = []
+    agent = _Agent(target.agent, limit_s)
+    try:
+        for key in _keys(target, agent.get_keys(), problems):
+            link.auth_timeout = max(0.1, give_up - time.monotonic())
+            if _offer(link, target.user, key, problems):
+                return
+            if not link.is_active():
+                problems.append(
+                    "it hung up; of many keys, name the right one: IdentityFile and IdentitiesOnly"
+                )
+                break
+    finally:
+        agent.close()
+    advice = f"distperf never asks for a password or passphrase; `ssh-copy-id {target.name}` puts a key there"
+    raise AuthFailed(target.name, "; ".join([f"no login as {target}", *dict.fromkeys(problems), advice]))
+
+
+def _offer(link: paramiko.Transport, user: str, key: paramiko.PKey | None, problems: list[str]) -> bool:
+    """Try one key, or none at all (some servers ask for nothing). True when logged in."""
+    try:
+        further = link.auth_none(user) if key is None else link.auth_publickey(user, key)
+    except paramiko.BadAuthenticationType as error:
+        problems.append(f"the server takes {', '.join(error.allowed_types)}")
+        return False
+    except FAILURES as error:
+        problems.append(f"key {knownhosts.fingerprint(key.asbytes())}: {error}" if key else str(error))
+        return False
+    if further:
+        problems.append(f"the server wants {', '.join(further)} as well")
+    return not further
+
+
+def _keys(
+    target: Target, held: Sequence[paramiko.PKey], problems: list[str]
+) -> Iterator[paramiko.PKey | None]:
+    """What to offer: the agent's keys that are configured, its others, then files; None where there is no key.
+
+    What stands in the way of a key is added to `problems`.
+    """
+    files = [path for path in target.keys if os.path.exists(path) or os.path.exists(f"{path}.pub")]
+    configured = {part for path in files if (part := public_part(path))}
+    in_agent = {key.asbytes() for key in held}
+    for key in sorted(held, key=lambda key: key.asbytes() not in configured):
+        if key.asbytes() in configured or not target.only_these_keys:
+            yield key
+    for path in files:
+        if public_part(path) in in_agent:
+            continue
+        try:
+            yield paramiko.PKey.from_path(path)
+        except (TypeError, paramiko.PasswordRequiredException):  # TypeError: how cryptography says it
+            problems.append(f"{path} has a passphrase and no ssh-agent holds it: run `ssh-add {path}`")
+        except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+            problems.append(f"{path} cannot be used: {error}")
+    if not files and not held:
+        problems.append(
+            f"there is no key: none of {', '.join(target.keys)} exists and no ssh-agent holds one"
+        )
+        yield None

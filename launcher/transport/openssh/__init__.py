@@ -1,1 +1,1 @@
-"""What OpenSSH means by its files and options: configuration, known hosts, the way to a host. No paramiko here."""
+"""What OpenSSH means by its files and options: configuration, known hosts, the way to a host."""

@@ -1,7 +1,7 @@
 """Which way leads to a host: ~/.ssh/config as OpenSSH itself reads it.
 
-Where there is an `ssh` program, `ssh -G NAME` is asked once a connection (about 10 ms), so Include, patterns and
-Match (also `Match exec`, which runs its command, as it does for ssh) mean what they mean to ssh, by construction.
+Where there is an `ssh` program, `ssh -G NAME` is asked once a connection (about 10 ms), so Include, patterns
+and Match (also `Match exec`, which runs its command, as for ssh) mean what they mean to ssh, by construction.
 Where there is none, Host and Include lines of the same files are read here; Match is refused, not guessed at.
 """
 
@@ -65,7 +65,7 @@ class SshConfig:
     options: tuple[tuple[str, str], ...] = ()
 
     def route(self, name: str, user: str | None = None, port: int | None = None) -> tuple[Target, ...]:
-        """Every host on the way to `name`, which is the last; user and port, where given, win over everything.
+        """Every host on the way to `name`, which is the last; a user and port given here win.
 
         As with ssh, options of the command line are for the last host alone. Raises ConnectFailed.
         """

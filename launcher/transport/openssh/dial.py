@@ -21,7 +21,7 @@ TCP_OPTIONS = {
 
 
 class Refused(ConnectFailed):
-    """Closed before the server had said a word, as sshd does with logins over MaxStartups; worth another try."""
+    """Closed before the server had said a word, as sshd does over MaxStartups; worth another try."""
 
 
 def dial(target: Target, limit_s: float) -> socket.socket:
@@ -39,8 +39,8 @@ def dial(target: Target, limit_s: float) -> socket.socket:
             sock.connect(address)
             _tune(sock)
         except TimeoutError:
-            reason = f"{where} did not answer within {limit_s:g} s; is it up, and does a firewall let this through?"
-            failure = ConnectFailed(target.name, reason)
+            reason = f"{where} did not answer within {limit_s:g} s"
+            failure = ConnectFailed(target.name, f"{reason}; is it up, and does a firewall let this through?")
         except ConnectionRefusedError:
             failure = ConnectFailed(
                 target.name, f"{where} refuses connections; does sshd listen on that port?"
@@ -84,6 +84,7 @@ def _tune(sock: socket.socket) -> None:
 
 
 def turned_away(target: Target) -> Refused:
-    reason = f"{target.hostname} port {target.port} closed the connection before any login, again and again"
-    advice = "sshd does so while more logins are under way than its MaxStartups allows, or something else listens there"
+    """The error for a server that hangs up first."""
+    reason = f"{target.hostname} port {target.port} closed the connection before any login"
+    advice = "sshd does so while more logins are under way than its MaxStartups allows; or that is no sshd"
     return Refused(target.name, f"{reason}; {advice}")

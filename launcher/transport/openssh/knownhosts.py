@@ -60,7 +60,7 @@ def parse(text: str, file: str) -> list[Entry]:
 
 
 def lookup_names(hostname: str, port: int, alias: str | None) -> tuple[str, ...]:
-    """Names to look a host up by, in order. As with ssh, a key kept under the bare name serves other ports too."""
+    """Names to look a host up by, in order. As with ssh, a bare name serves other ports too."""
     if alias:
         return (alias,)
     return (hostname,) if port == 22 else (f"[{hostname}]:{port}", hostname)
@@ -119,23 +119,23 @@ def _hash_matches(hashed: str, name: str) -> bool:
     return hmac.compare_digest(hmac.new(salt, name.lower().encode(), hashlib.sha1).digest(), wanted)
 
 
-def why_rejected(
-    verdict: Verdict, entry: Entry | None, *, name: str, target: Target, key_type: str, key: bytes
-) -> str:
-    """What to tell the user of a host whose key is not known, and what to do next."""
-    shown = f"{key_type} {fingerprint(key)}"
+def why_rejected(verdict: Verdict, entry: Entry | None, name: str, target: Target, shown: str) -> str:
+    """What to tell the user of a host whose key is not known, and what to do next.
+
+    `shown`: type and fingerprint of the key that the host has; `name`: what it was looked up by.
+    """
     if entry is None:
         scan = f"ssh-keyscan -p {target.port} {target.hostname} >> {(*target.known_hosts, 'FILE')[0]}"
         return (
-            f"unknown host key: no known_hosts file has {name}, which shows {shown}. Compare that with the host's "
-            f"own key, then run `ssh {target.name}` once, or `{scan}`"
+            f"unknown host key: no known_hosts file has {name}, which shows {shown}. Compare that with the "
+            f"host's own key, then run `ssh {target.name}` once, or `{scan}`"
         )
     if verdict is Verdict.REVOKED:
         return f"its host key {shown} is revoked by {entry}"
     if verdict is Verdict.CERTIFICATE:
-        return f"{entry} trusts a @cert-authority for it, which distperf does not support; add its own key, {shown}"
+        return f"{entry} trusts a @cert-authority, which distperf does not support; add the host's own key, {shown}"
     return (
-        f"the host key has changed: {entry} has {entry.key_type} {fingerprint(entry.key)}, the host shows {shown}. "
-        f"If it was reinstalled, run `ssh-keygen -f {entry.file} -R {shlex.quote(name)}` and then "
+        f"the host key has changed: {entry} has {entry.key_type} {fingerprint(entry.key)}, the host shows "
+        f"{shown}. If it was reinstalled, run `ssh-keygen -f {entry.file} -R {shlex.quote(name)}` and then "
         f"`ssh {target.name}`; if it was not, somebody may be listening in"
     )
