@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distperf.recipe.estimate import layer_parameter_count
 from distperf.recipe.runspec import ModelSpec
 
 
@@ -10,9 +11,8 @@ def matmul_parameters(spec: ModelSpec) -> int:
 
     The output head counts whether or not it shares the embedding's weight.
     """
-    kv_size = spec.kv_heads * (spec.hidden // spec.heads)
-    attention = 2 * spec.hidden * spec.hidden + 2 * spec.hidden * kv_size
-    return spec.layers * (attention + 3 * spec.hidden * spec.ffn) + spec.vocab * spec.hidden
+    norms = 2 * spec.hidden
+    return spec.layers * (layer_parameter_count(spec) - norms) + spec.vocab * spec.hidden
 
 
 def flops_per_token(spec: ModelSpec, seq_len: int) -> int:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 IGNORE = -100  # a target without loss (torch's own default for ignore_index)
 
-# Rows of logits that exist in fp32 at a time. With V = 8192 and 1024 rows of bf16 logits, head and loss peaked
-# at 67 MiB against 109 MiB for F.cross_entropy(logits.float()), at the same speed (one CPU thread).
+# Rows of logits that exist in fp32 at a time. With V = 8192 and 1024 rows of bf16 logits, head and loss
+# peaked at 67 MiB against 109 MiB for F.cross_entropy(logits.float()), at the same speed (one CPU thread).
 ROWS = 256
 
 

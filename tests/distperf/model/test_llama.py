@@ -7,6 +7,7 @@ from torch import Tensor
 
 from distperf.model.init import fill_for
 from distperf.model.llama import Llama, build_model, rotary_table
+from distperf.recipe.estimate import parameter_count
 from distperf.recipe.runspec import ModelSpec
 
 TINY = ModelSpec(
@@ -117,7 +118,7 @@ def test_parameter_count_equals_the_formula(layers, hidden, heads, kv_heads, ffn
     kv_size = kv_heads * (hidden // heads)
     per_layer = 2 * hidden + 2 * hidden * hidden + 2 * hidden * kv_size + 3 * hidden * ffn
     expected = vocab * hidden * (1 if tied else 2) + layers * per_layer + hidden
-    assert sum(p.numel() for p in model.parameters()) == expected
+    assert sum(p.numel() for p in model.parameters()) == expected == parameter_count(spec)
     assert all(p.is_meta for p in model.parameters())
     if vocab == 128256:
         assert expected == 8_030_261_248

@@ -1,0 +1,139 @@
+"""Bytes to ids: the byte tokenizer, and any `tokenizers` JSON file. A document streams, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distperf.errors import DataError
+from distperf.recipe.vocab import BYTE_EOD, BYTE_VOCAB, tokenizer_vocab
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+BYTE_BLOCK = 2**22
+PIECE_BYTES = 2**18  # of text, encoded at a time
+PIECES = 16  # encoded together, one a core
+EOD_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Tokenizer(Protocol):
+    """What turns one document into ids below `vocab`; `eod` is the id that ends a document."""
+
+    name: str
+    hash: str
+    vocab: int
+    eod: int
+    replaced_bytes: int  # so far: places where text was not UTF-8
+
+    def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
+        """Ids of a document, block by block, without `eod`."""
+
+
+class ByteTokenizer:
+    """Every byte is its own id; nothing is decoded, so any file can be trained on."""
+
+    name = hash = "byte"
+    vocab = BYTE_VOCAB
+    eod = BYTE_EOD
+    replaced_bytes = 0
+
+    def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
+        """Ids of a document, block by block."""
+        while block := document.read(BYTE_BLOCK):
+            yield np.frombuffer(block, dtype=np.uint8)
+
+
+class JsonTokenizer:
+    """A tokenizer.json of the `tokenizers` library.
+
+    Text that spells a special token is ordinary text, so no document can forge an end of document. Bytes that
+    are not UTF-8 become U+FFFD and are counted.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises DataError: no library, no such file, not a tokenizer, or no end-of-document token in it."""
+        self.name = str(path)
+        self.replaced_bytes = 0
+        try:
+            content = path.read_bytes()
+            self.vocab = tokenizer_vocab(path)
+            self._library = _load_library(content)
+        except OSError as error:
+            raise DataError(f"cannot read the tokenizer {path}: {error.strerror}") from error
+        except ImportError as error:
+            raise DataError(f"{path} needs the package tokenizers: pip install tokenizers") from error
+        except ValueError as error:
+            raise DataError(f"{path} is not a tokenizers JSON file: {error}") from error
+        self.hash = hashlib.blake2b(content, digest_size=16).hexdigest()
+        self.eod = _find_eod(path, self._library)
+
+    def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
+        """Ids of a document. One longer than PIECE_BYTES is encoded in pieces, cut where a line starts."""
+        pieces = cut_text(document)
+        while batch := list(islice(pieces, PIECES)):
+            texts = [piece.decode("utf-8", errors="replace") for piece in batch]
+            for piece, text in zip(batch, texts, strict=True):
+                self.replaced_bytes += text.count(REPLACEMENT) - piece.count(REPLACEMENT.encode())
+            for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False):
+                yield np.array(encoding.ids, dtype=np.uint32)
+
+
+def load_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer that a recipe names: "byte", or the path of a tokenizers JSON file. Raises DataError."""
+    return ByteTokenizer() if name == "byte" else JsonTokenizer(Path(name))
+
+
+def cut_text(document: BinaryIO) -> Iterator[bytes]:
+    """A document in pieces of at most PIECE_BYTES, each ending where tokens end anyway: see `_cut`."""
+    rest = b""
+    while block := document.read(PIECE_BYTES - len(rest)):
+        rest += block
+        if len(rest) == PIECE_BYTES:
+            end = _cut(rest)
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _cut(text: bytes) -> int:
+    """Where to end a piece: at the last start of a line, else before a space, else between characters."""
+    half = len(text) // 2
+    newlines = [match.end() for match in re.finditer(rb"\n(?=\S)", text[half:])]
+    if newlines:
+        return half + newlines[-1]
+    if (space := text.rfind(b" ", half)) > 0:
+        return space
+    end = len(text) - 1
+    while end > len(text) - 4 and text[end] & 0xC0 == 0x80:  # a continuation byte of UTF-8
+        end -= 1
+    return end
+
+
+def _load_library(content: bytes) -> LibraryTokenizer:
+    from tokenizers import Tokenizer as LibraryTokenizer
+
+    library = LibraryTokenizer.from_buffer(content)
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True
+    return library
+
+
+def _find_eod(path: Path, library: LibraryTokenizer) -> int:
+    for name in EOD_NAMES:
+        if (found := library.token_to_id(name)) is not None:
+            return int(found)
+    raise DataError(
+        f"{path} has no end-of-document token: none of {', '.join(EOD_NAMES)} is in it. "
+        "Add one of them as a special token and save the tokenizer again."
+    )
