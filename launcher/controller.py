@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from launcher import events, protocol, supervise
-from launcher.errors import RunFolderError, TransportError
+from launcher import actions, events, protocol, supervise
+from launcher.errors import PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
 from launcher.logs import LogFiles
@@ -106,7 +106,7 @@ class Controller:
 
     def _turn(self) -> None:
         try:
-            host, message = self._nodes.inbox.get(timeout=TICK_S)
+            host, message = self._nodes.next(TICK_S)
         except queue.Empty:
             pass
         else:
@@ -193,26 +193,26 @@ class Controller:
         self._screen.state(self.state)
 
     def _carry_out(self, step: supervise.Step) -> None:
-        self.state, actions = step
-        for action in actions:
+        self.state, todo = step
+        for action in todo:
             _DOERS[type(action)](self, action)
 
-    def _pick_port(self, action: supervise.PickPort) -> None:
+    def _pick_port(self, action: actions.PickPort) -> None:
         node = self._order.placement.nodes[0]
         host, address = label(node.host), self._order.facts[label(node.host)].address
+        question = {host: ("pick_port", {"address": address})}
         try:
-            port = self._nodes.ask({host: ("pick_port", {"address": address})})[host]
-        except TransportError as error:
+            port = self._nodes.ask(question, self.state.policy.heartbeat_timeout_s)[host]
+        except (TransportError, PreflightError) as error:
             self._nodes.drop(host)
-            self._happened(events.NodeLost(self._now(), host, error.reason))
+            self._happened(events.NodeLost(self._now(), host, str(error)))
             return
-        self._happened(events.PortPicked(self._now(), address, port))
+        self._happened(events.PortPicked(self._now(), self.state.attempt, address, port))
 
-    def _start_ranks(self, action: supervise.StartRanks) -> None:
+    def _start_ranks(self, action: actions.StartRanks) -> None:
         order = self._order
         self._logs = LogFiles(order.run, action.attempt, order.placement.world_size)
         self._steps = {}
-        self._happened(events.AttemptBegan(self._now(), action.attempt, f"{action.address}:{action.port}"))
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for host, node in self._hosts.items():
             facts = order.facts[host]
@@ -221,10 +221,10 @@ class Controller:
             )
             self._nodes.tell(host, start)
 
-    def _stop_ranks(self, action: supervise.StopRanks) -> None:
+    def _stop_ranks(self, action: actions.StopRanks) -> None:
         self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
 
-    def _reopen(self, action: supervise.Reopen) -> None:
+    def _reopen(self, action: actions.Reopen) -> None:
         """Connect anew on a thread: the loop goes on hearing the other nodes and the user."""
         threading.Thread(target=self._try_reopen, args=(self._hosts[action.host].host,), daemon=True).start()
 
@@ -236,19 +236,21 @@ class Controller:
         else:
             self._nodes.inbox.put((label(host), _Reopened(None)))
 
-    def _note(self, action: supervise.Note) -> None:
+    def _note(self, action: actions.Note) -> None:
         self._happened(events.Noted(self._now(), action.text))
         self._screen.note(action.text)
 
-    def _give_up(self, action: supervise.GiveUp) -> None:
-        self._nodes.drop(action.host)
-        self._happened(events.NodeLost(self._now(), action.host, action.why))
+    def _give_up(self, action: actions.GiveUp) -> None:
+        if action.host not in self.state.lost:  # giving up another one may have told of it already
+            self._nodes.drop(action.host)
+            self._happened(events.NodeLost(self._now(), action.host, action.why))
 
-    def _restart(self, action: supervise.Restart) -> None:
+    def _write(self, action: actions.Write) -> None:
         self._journal.write(action.event)
-        self._screen.note(action.event.reason)
+        if isinstance(action.event, events.Restarting):
+            self._screen.note(action.event.reason)
 
-    def _finish(self, action: supervise.Finish) -> None:
+    def _finish(self, action: actions.Finish) -> None:
         self._journal.write(events.Ended(self._now(), action.state, action.exit_code))
 
     # Clock, signals, set-up.
@@ -289,12 +291,12 @@ def fold_steps(steps: Mapping[int, int]) -> dict[str, int]:
 
 
 _DOERS: dict[type, Callable[[Controller, Any], None]] = {
-    supervise.PickPort: Controller._pick_port,
-    supervise.StartRanks: Controller._start_ranks,
-    supervise.StopRanks: Controller._stop_ranks,
-    supervise.Reopen: Controller._reopen,
-    supervise.Note: Controller._note,
-    supervise.GiveUp: Controller._give_up,
-    supervise.Restart: Controller._restart,
-    supervise.Finish: Controller._finish,
+    actions.PickPort: Controller._pick_port,
+    actions.StartRanks: Controller._start_ranks,
+    actions.StopRanks: Controller._stop_ranks,
+    actions.Reopen: Controller._reopen,
+    actions.Note: Controller._note,
+    actions.GiveUp: Controller._give_up,
+    actions.Write: Controller._write,
+    actions.Finish: Controller._finish,
 }

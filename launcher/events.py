@@ -35,20 +35,19 @@ class RunCreated(Event):
 
 
 @dataclass(frozen=True)
-class PortPicked(Event):
-    """Node 0 found a port for the coming attempt's rendezvous."""
+class AttemptBegan(Event):
+    """Decision: another attempt. Node 0 is asked for a port next."""
 
-    kept: ClassVar[bool] = False
-    address: str
-    port: int
+    attempt: int
 
 
 @dataclass(frozen=True)
-class AttemptBegan(Event):
-    """Ranks are being started. rendezvous: host:port that rank 0 will listen on."""
+class PortPicked(Event):
+    """Node 0 found a port for the attempt's rendezvous: rank 0 will listen there. Ranks are being started."""
 
     attempt: int
-    rendezvous: str
+    address: str
+    port: int
 
 
 @dataclass(frozen=True)

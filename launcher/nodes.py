@@ -6,6 +6,7 @@ import itertools
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -31,6 +32,7 @@ class Nodes:
         self._transport = transport
         self._channels: dict[str, Channel] = {}
         self._ids = itertools.count(1)
+        self._kept: deque[tuple[str, Any]] = deque()  # arrived while `ask` waited for something else
 
     def open_all(self, hosts: Iterable[Host]) -> None:
         """Start an agent on every host, many at once. Raises one TransportError that names all that failed."""
@@ -45,14 +47,21 @@ class Nodes:
         """Start an agent on one host. Raises TransportError."""
         stream = self._transport.connect(host)
         channel = Channel(label(host), stream, self._deliver)
+        self._channels[channel.host] = channel  # before anything can arrive: its end must not be missed
         timer = threading.Timer(GREET_LIMIT_S, stream.close)
         timer.daemon = True
         timer.start()
         try:
             self.facts[channel.host] = channel.greet().facts
+        except TransportError:
+            del self._channels[channel.host]
+            raise
         finally:
             timer.cancel()
-        self._channels[channel.host] = channel
+
+    def next(self, limit_s: float) -> tuple[str, Any]:
+        """What has arrived, oldest first: (host label, message). Raises queue.Empty after limit_s."""
+        return self._kept.popleft() if self._kept else self.inbox.get(timeout=limit_s)
 
     def tell(self, host: str, message: protocol.Message) -> None:
         """Send one host a message; one that is gone is told nothing."""
@@ -68,7 +77,7 @@ class Nodes:
     def ask(
         self, questions: Mapping[str, tuple[str, dict[str, Any]]], limit_s: float = 70.0
     ) -> dict[str, Any]:
-        """Ask each host its question and wait for all answers. Other messages of that time are kept for later.
+        """Ask each host its question and wait for all answers. What else arrives is kept for `next`.
 
         Raises ConnectFailed for a host that is lost, PreflightError for one that cannot answer.
         """
@@ -78,7 +87,6 @@ class Nodes:
             waiting[number] = host
             self.tell(host, protocol.Ask(number, question, args))
         answers: dict[str, Any] = {}
-        later: list[tuple[str, Any]] = []
         deadline = time.monotonic() + limit_s
         while waiting:
             try:
@@ -91,12 +99,10 @@ class Nodes:
                 if message.error is not None:
                     raise PreflightError(f"{host}: {message.error}")
                 answers[host] = message.value
-            elif isinstance(message, Closed):
+            elif isinstance(message, Closed) and host in waiting.values():
                 raise ConnectFailed(host, message.why)
             else:
-                later.append((host, message))
-        for item in later:
-            self.inbox.put(item)
+                self._kept.append((host, message))
         return answers
 
     def drop(self, host: str) -> None:
@@ -111,7 +117,7 @@ class Nodes:
         deadline = time.monotonic() + wait_s
         while self._channels and (left := deadline - time.monotonic()) > 0:
             try:
-                host, message = self.inbox.get(timeout=left)
+                host, message = self.next(left)
             except queue.Empty:
                 break
             if isinstance(message, Closed):

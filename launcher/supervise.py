@@ -12,11 +12,11 @@ moves. The first failure that the controller receives is the answer; what follow
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 from distperf import contract
-from launcher import restart
+from launcher import failure, restart
+from launcher.actions import Action, Finish, GiveUp, Note, PickPort, Reopen, StartRanks, StopRanks, Write
 from launcher.events import (
     AttemptBegan,
     Ended,
@@ -39,74 +39,7 @@ from launcher.events import (
 from launcher.nodeset import expand_ranks
 from launcher.state import Failure, Policy, Rank, RunState
 
-
-@dataclass(frozen=True)
-class PickPort:
-    """Ask node 0 for a rendezvous port."""
-
-
-@dataclass(frozen=True)
-class StartRanks:
-    """Start every rank of the attempt, rendezvous at address:port."""
-
-    attempt: int
-    address: str
-    port: int
-
-
-@dataclass(frozen=True)
-class StopRanks:
-    """SIGTERM, then SIGKILL after grace_s, on all nodes that are not lost."""
-
-    attempt: int
-    grace_s: float
-
-
-@dataclass(frozen=True)
-class Reopen:
-    """Start a fresh agent on a host whose agent is gone."""
-
-    host: str
-
-
-@dataclass(frozen=True)
-class Note:
-    """A line for the run's story."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """A host has been silent for so long that its ranks have ended themselves: treat it as lost."""
-
-    host: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Restart:
-    """Write the decision down."""
-
-    event: Restarting
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The run is over."""
-
-    state: str
-    exit_code: int
-
-
-Action = PickPort | StartRanks | StopRanks | Reopen | Note | GiveUp | Restart | Finish
 Step = tuple[RunState, tuple[Action, ...]]
-
-# Raised by distperf itself for what a restart does not mend (distperf.errors), and Python's own of that kind.
-FINAL_ERRORS = {
-    "RecipeError", "BatchError", "MeshError", "DataError", "CheckpointError", "CheckpointMissing",
-    "CheckpointCorrupt", "ImportError", "ModuleNotFoundError", "SyntaxError",
-}  # fmt: skip
 
 
 def created(event: RunCreated) -> RunState:
@@ -119,14 +52,8 @@ def created(event: RunCreated) -> RunState:
 
 def begin(state: RunState) -> Step:
     """Enter the next attempt: the first one and a restart alike."""
-    fresh = tuple(
-        dataclasses.replace(r, pid=None, state="pending", phase=None, error=None, says_done=False, memory={})
-        for r in state.ranks
-    )
-    state = dataclasses.replace(
-        state, state="starting", ranks=fresh, idle=frozenset(), failure=None, restart_at=None, in_flight=False
-    )
-    return state, (PickPort(),)
+    event = AttemptBegan(state.t, state.attempt + 1)
+    return _attempt_began(state, event)[0], (Write(event), PickPort())
 
 
 def advance(state: RunState, event: Event) -> Step:
@@ -148,17 +75,22 @@ def observe(state: RunState, event: Event) -> Step:
     return handler(state, event) if handler else (state, ())
 
 
+def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
+    ranks = tuple(Rank(r.rank, r.local_rank, r.host, r.node_rank, r.coordinates) for r in state.ranks)
+    heard = {
+        **dict.fromkeys(state.hosts, event.t),
+        **state.heard,
+    }  # one that says nothing from now on is silent
+    state = dataclasses.replace(state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t,
+                                heard=heard, idle=frozenset(), failure=None, restart_at=None)  # fmt: skip
+    return state, ()
+
+
 def _port_picked(state: RunState, event: PortPicked) -> Step:
     if state.state != "starting":
         return state, ()
-    return state, (StartRanks(state.attempt + 1, event.address, event.port),)
-
-
-def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
-    ranks = tuple(dataclasses.replace(r, step=0, state="pending", pid=None) for r in state.ranks)
-    state = dataclasses.replace(state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t,
-                                idle=frozenset(), failure=None, restart_at=None, in_flight=True)  # fmt: skip
-    return state, ()
+    state = dataclasses.replace(state, in_flight=True)
+    return state, (StartRanks(event.attempt, event.address, event.port),)
 
 
 def _rank_started(state: RunState, event: RankStarted) -> Step:
@@ -193,6 +125,8 @@ def _progressed(state: RunState, event: Progressed) -> Step:
 
 def _rank_exited(state: RunState, event: RankExited) -> Step:
     rank = state.ranks[event.rank]
+    if rank.over:  # its node was given up before this came
+        return state, ()
     clean = event.code == 0 and (state.policy.script or rank.says_done)
     if clean:
         return _with_rank(state, event.rank, state="done"), ()
@@ -202,35 +136,7 @@ def _rank_exited(state: RunState, event: RankExited) -> Step:
     if state.failure is not None:
         followers = (*state.failure.followers, event.rank)
         return _with_failure(state, dataclasses.replace(state.failure, followers=followers)), ()
-    return _fail(state, _explain(state, rank, event))
-
-
-def _explain(state: RunState, rank: Rank, event: RankExited) -> Failure:
-    error = rank.error or {}
-    kind = str(error.get("type", ""))
-    if event.error:
-        cause, message = "connect", event.error
-    elif error:
-        cause = "import" if kind in ("ImportError", "ModuleNotFoundError") else "exit"
-        message = f"{kind}: {error.get('message', '')}"
-    elif event.signal:
-        cause, message = "signal", f"killed by {event.signal}" + _SIGNAL_HINTS.get(event.signal, "")
-    elif event.code == 0:
-        cause, message = "exit", "exited with code 0 before the last step was done"
-    else:
-        cause, message = "exit", f"exited with code {event.code}"
-    return Failure(
-        host=rank.host, rank=rank.rank, cause=cause, exit_code=event.code, signal=event.signal, message=message,
-        traceback=error.get("traceback"), log_tail=event.log_tail, pid=rank.pid, attempt=state.attempt,
-        step=rank.step, retry=not event.error and kind not in FINAL_ERRORS,
-    )  # fmt: skip
-
-
-_SIGNAL_HINTS = {
-    "SIGKILL": " (by a person, or by the kernel when memory ran out: look at dmesg on that host)",
-    "SIGSEGV": " (a crash in native code)",
-    "SIGBUS": " (often a full /dev/shm or a file that became shorter)",
-}
+    return _fail(state, failure.of_rank(rank, event))
 
 
 def _node_lost(state: RunState, event: NodeLost) -> Step:
@@ -243,17 +149,16 @@ def _node_lost(state: RunState, event: NodeLost) -> Step:
         for r in state.ranks
     )
     state = dataclasses.replace(state, ranks=ranks)
-    if state.state in ("restarting", "stopping") or state.failure is not None:
+    if state.state == "restarting":
+        return state, (Reopen(event.host),)
+    if state.state == "stopping" or event.host in state.idle:  # an idle node has done its part
         return state, ()
-    failure = Failure(
-        host=event.host, rank=None, cause="node_lost", exit_code=None, signal=None, message=event.why,
-        traceback=None, log_tail="", attempt=state.attempt, step=state.step,
-    )  # fmt: skip
-    return _fail(state, failure)
+    return _fail(state, failure.of_node(event, state.attempt, state.step))
 
 
 def _node_back(state: RunState, event: NodeBack) -> Step:
-    return dataclasses.replace(state, lost=state.lost - {event.host}), ()
+    heard = {**state.heard, event.host: event.t}
+    return dataclasses.replace(state, lost=state.lost - {event.host}, heard=heard), ()
 
 
 def _heard(state: RunState, event: Heard) -> Step:
@@ -273,10 +178,10 @@ def _interrupted(state: RunState, event: Interrupted) -> Step:
     return state, (StopRanks(state.attempt, grace_s),)
 
 
-def _fail(state: RunState, failure: Failure) -> Step:
+def _fail(state: RunState, first: Failure) -> Step:
     further = state.step > state.best_step
     state = dataclasses.replace(
-        _with_failure(state, failure), state="stopping", best_step=max(state.step, state.best_step),
+        _with_failure(state, first), state="stopping", best_step=max(state.step, state.best_step),
         fruitless=0 if further else state.fruitless + 1,
     )  # fmt: skip
     return state, (StopRanks(state.attempt, state.policy.grace_s),)
@@ -330,7 +235,7 @@ def _after_failure(state: RunState, notes: tuple[Action, ...]) -> Step:
         return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(f"no restart: {verdict.reason}")))
     reopen = tuple(Reopen(host) for host in state.hosts if host in state.lost)
     event = Restarting(state.t, verdict.wait_s, verdict.reason)
-    return _restarting(state, event)[0], (*notes, Restart(event), *reopen)
+    return _restarting(state, event)[0], (*notes, Write(event), *reopen)
 
 
 def _silent(state: RunState, limit_s: float) -> frozenset[str]:
@@ -357,8 +262,8 @@ def _with_rank(run: RunState, number: int, /, **changes: Any) -> RunState:
     return dataclasses.replace(run, ranks=tuple(ranks))
 
 
-def _with_failure(state: RunState, failure: Failure) -> RunState:
-    return dataclasses.replace(state, failure=failure, first_failure=failure)
+def _with_failure(state: RunState, first: Failure) -> RunState:
+    return dataclasses.replace(state, failure=first, first_failure=first)
 
 
 def _noted(state: RunState, event: Noted) -> Step:

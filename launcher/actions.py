@@ -1,0 +1,69 @@
+"""What `supervise.advance` wants done, as data; the controller does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launcher.events import AttemptBegan, Restarting
+
+
+@dataclass(frozen=True)
+class PickPort:
+    """Ask node 0 for a rendezvous port."""
+
+
+@dataclass(frozen=True)
+class StartRanks:
+    """Start every rank of the attempt, rendezvous at address:port."""
+
+    attempt: int
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class StopRanks:
+    """SIGTERM, then SIGKILL after grace_s, on all nodes that are not lost."""
+
+    attempt: int
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Reopen:
+    """Start a fresh agent on a host whose agent is gone."""
+
+    host: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for the run's story."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """A host has been silent for so long that its ranks have ended themselves: treat it as lost."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write a decision down; the state has it already."""
+
+    event: AttemptBegan | Restarting
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run is over."""
+
+    state: str
+    exit_code: int
+
+
+Action = PickPort | StartRanks | StopRanks | Reopen | Note | GiveUp | Write | Finish
