@@ -1,0 +1,23 @@
+"""What all tests share: an environment without another run's variables; one process for tests that share a network."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+OTHERS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+def pytest_configure() -> None:
+    """A test does not depend on the launcher that may have started it."""
+    for name in list(os.environ):
+        if name in OTHERS or name.startswith(("DISTPERF_", "TORCHELASTIC_", "SLURM_")):
+            del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lab tests cut cables and boot hosts: under pytest-xdist they run one after the other."""
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.xdist_group("lab"))
