@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from distperf.contract import EXIT_INTERRUPTED
 from distperf.data.manifest import SCHEMA, Manifest, content_hash, dtype_for, write_manifest
 from distperf.data.shards import SHARD_TOKENS, Ids, ShardWriter
 from distperf.data.sources import Source, find_sources, fingerprint
@@ -101,12 +102,17 @@ def _read_document(source: Source, tokenizer: Tokenizer) -> Iterator[tuple[Ids, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`python -m distperf.data.prepare`: 0 done, 1 the data cannot be used, 2 bad usage."""
+    """`python -m distperf.data.prepare`: 0 done, 1 the data cannot be used, 2 bad usage, 130 Ctrl-C."""
     parser = argparse.ArgumentParser(
         "distperf data prepare", description="Tokenise text files into token shards."
     )
     parser.add_argument(
-        "--text", nargs="+", required=True, metavar="GLOB", help="text files; ** matches any depth"
+        "--text",
+        action="extend",
+        nargs="+",
+        required=True,
+        metavar="GLOB",
+        help="text files; ** matches any depth",
     )
     parser.add_argument("--tokenizer", default="byte", help="byte, or a tokenizers JSON file (default: byte)")
     parser.add_argument(
@@ -118,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except DataError as error:
         print(f"distperf: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     print(
         f"\r{args.out}: {manifest.tokens} tokens of {manifest.documents} documents in {len(manifest.shards)} "
         f"shards ({manifest.dtype}, vocabulary {manifest.vocab}, end of document {manifest.eod})",

@@ -55,8 +55,8 @@ def permute(index: int, size: int, seed: int, epoch: int) -> int:
     """Where `index` goes in a pseudo-random permutation of range(size), without making the permutation.
 
     A Feistel network on the smallest power of two that holds `size`, walked until it is back inside (fewer
-    than two turns on average), so an index costs the same 7 us among 100 samples as among 10**10. Source: Black and Rogaway, Ciphers
-    with Arbitrary Finite Domains, CT-RSA 2002.
+    than two turns on average), so an index costs the same 7 us among 100 samples as among 10**10.
+    Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
     """
     assert 0 <= index < size, (index, size)
     keys = _round_keys(seed, epoch)

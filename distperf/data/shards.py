@@ -68,9 +68,9 @@ class _OpenShard:
         self._file = path.open("wb")
 
     def write(self, ids: Ids) -> None:
-        block = ids.astype(np.dtype(self._dtype).newbyteorder("<")).tobytes()
-        self._file.write(block)
-        self._hash.update(block)
+        block = ids.astype(np.dtype(self._dtype).newbyteorder("<"))
+        self._file.write(block.data)
+        self._hash.update(block.data)
         self.tokens += len(ids)
         self._max_id = max(self._max_id, int(ids.max()))
 

@@ -57,8 +57,6 @@ def test_i10_targets_equal_the_hand_made_table(tmp_path: Path, boundary: str, se
     spec = data(make(tmp_path / "s", DOCUMENTS), seq_len, boundary)
     loader = Loader(spec, open_store(spec, 10), train(1), 0, 1)
     assert table(loader, len(expected)) == expected
-    counted = sum(loader.tokens_in_step(step) for step in range(1, len(expected) + 1))
-    assert counted == sum(target != IGNORE for _, row in expected for target in row)
 
 
 def test_batches_of_all_ranks_are_the_same_samples_for_any_world(tmp_path: Path):

@@ -74,7 +74,16 @@ def test_the_command_makes_shards_and_explains_refusals(
     tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Exit code 0 and a summary; then 1 and one line for what the user can mend."""
-    command = ["--text", f"{text}/a*", f"{text}/b*", "--tokenizer", "byte", "--out", str(tmp_path / "out")]
+    command = [
+        "--text",
+        f"{text}/a*",
+        "--text",
+        f"{text}/b*",
+        "--tokenizer",
+        "byte",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(command) == 0
     assert "14 tokens of 2 documents in 1 shards (uint16, vocabulary 257" in capsys.readouterr().err
     assert main(command) == 1

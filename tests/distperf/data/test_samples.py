@@ -35,10 +35,10 @@ def test_a_large_permutation_costs_nothing(size: int, index: int):
     assert 0 <= permute(index, size, 1, 0) < size
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8, 17])
+@pytest.mark.parametrize("size", [3, 5, 9])
 def test_no_sample_has_a_favourite_place(size: int):
     """Over epochs each sample comes first, and each pair of neighbours appears, about equally often."""
-    epochs = 3000
+    epochs = 1000
     orders = [[permute(i, size, 7, epoch) for i in range(size)] for epoch in range(epochs)]
     for place in (0, size - 1):
         counts = Counter(order[place] for order in orders)

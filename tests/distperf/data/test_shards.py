@@ -49,6 +49,7 @@ def test_i01_a_damaged_shard_shows_when_read(tmp_path: Path):
         TokenStore([folder]).read(0, 3)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     counts=st.lists(st.integers(0, 30), min_size=1, max_size=4),

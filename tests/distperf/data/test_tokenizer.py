@@ -102,6 +102,7 @@ def test_pieces_join_to_the_document_and_cut_no_character(line: bytes):
     assert "".join(piece.decode() for piece in pieces) == text.decode()
 
 
+@pytest.mark.slow
 def test_cutting_changes_no_token(tmp_path: Path):
     """Lines cut into pieces give the ids of the whole, as this tokenizer ends tokens at line ends."""
     tokenizers = pytest.importorskip("tokenizers")
