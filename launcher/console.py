@@ -29,6 +29,8 @@ class Console:
         self._live = self._err.isatty() and not quiet
         self._drawn = ""
         self._drawn_at = 0.0
+        self._said = ""
+        self._gone: list[TextIO] = []
         self._lines: dict[tuple[int, int], tuple[str, Lines]] = {}
         self._state: RunState | None = None
         self._last: dict[str, Any] = {}
@@ -72,8 +74,7 @@ class Console:
             for line in lines.rest():
                 self._print(self._out, f"{start}{line}\n")
         if self._drawn:
-            self._err.write(CLEAR)
-            self._err.flush()
+            self._put(self._err, CLEAR)
             self._drawn = ""
 
     def _changed(self, state: RunState) -> None:
@@ -93,25 +94,26 @@ class Console:
             return
         if self._live:
             self._drawn = line
-            self._err.write(CLEAR + line)
-            self._err.flush()
-        elif line != self._drawn:
-            self._drawn = ""
-            self._err.write(f"distperf: {line}\n")
-            self._err.flush()
+            self._put(self._err, CLEAR + line)
+        elif line != self._said:
+            self._said = line
+            self._put(self._err, f"distperf: {line}\n")
 
     def _print(self, stream: TextIO, text: str) -> None:
-        if self._live and self._drawn:
-            self._err.write(CLEAR)
-            self._err.flush()
+        if self._drawn:
+            self._put(self._err, CLEAR)
+        self._put(stream, text)
+        if self._drawn:
+            self._put(self._err, self._drawn)
+
+    def _put(self, stream: TextIO, text: str) -> None:
+        if stream in self._gone:
+            return
         try:
             stream.write(text)
             stream.flush()
-        except BrokenPipeError:  # the reader of our output has gone (`| head`): the run goes on
-            self._quiet = True
-        if self._live and self._drawn:
-            self._err.write(self._drawn)
-            self._err.flush()
+        except BrokenPipeError:  # its reader has left (`| head`): the run goes on
+            self._gone.append(stream)
 
 
 def progress_line(state: RunState, last: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from launcher.journal import Journal, Metrics
 from launcher.logs import LogFiles
 from launcher.nodes import Nodes
 from launcher.nodeset import fold_numbers
-from launcher.plan import Attempt, NodeFacts, Placement, Program, label, orders
+from launcher.plan import Attempt, NodeFacts, Placement, Program, label, node_token, orders
 from launcher.rundir import RunDir
 from launcher.state import RunState
 from launcher.transport.channel import Closed
@@ -260,10 +260,11 @@ class Controller:
 
     def _configure(self, hosts: dict[str, Any] | list[str]) -> None:
         policy, program = self.state.policy, self._order.program
-        message = protocol.Configure(
-            protocol.VERSION, program.run_id, program.token, policy.lease_s, policy.grace_s, HEARTBEAT_S
-        )
         for host in hosts:
+            token = node_token(program, self._hosts[host].node_rank)
+            message = protocol.Configure(
+                protocol.VERSION, program.run_id, token, policy.lease_s, policy.grace_s, HEARTBEAT_S
+            )
             self._nodes.tell(host, message)
 
     @contextmanager

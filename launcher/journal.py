@@ -59,10 +59,12 @@ class Metrics:
 
     def _supersede(self, step: int) -> None:
         lines = self._run.metrics.read_bytes().splitlines(keepends=True)
-        keep = [line for line in lines if json.loads(line).get("step", 0) < step]
+        steps = [json.loads(line).get("step") for line in lines]
+        first = next((i for i, s in enumerate(steps) if isinstance(s, int) and s >= step), len(lines))
+        keep, old = lines[:first], lines[first:]
         self._file.close()
-        with self._run.superseded_metrics.open("ab") as old:
-            old.writelines(lines[len(keep) :])
+        with self._run.superseded_metrics.open("ab") as file:
+            file.writelines(old)
         write_atomic(self._run.metrics, b"".join(keep).decode())
         self._file = self._run.metrics.open("ab", buffering=0)
 

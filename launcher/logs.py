@@ -42,10 +42,8 @@ class Lines:
         for line in whole:
             yield printable(line)
         if len(self._partial) > MAX_LINE_BYTES and b"\r" in self._partial:
-            self._partial = self._partial[
-                self._partial.rindex(b"\r") :
-            ]  # only the last state of a bar counts
-        elif len(self._partial) > 16 * MAX_LINE_BYTES:
+            self._partial = self._partial[self._partial.rindex(b"\r") :]  # the last state of a bar counts
+        if len(self._partial) > 16 * MAX_LINE_BYTES:
             yield printable(self._partial)
             self._partial = b""
 
@@ -64,6 +62,11 @@ def printable(line: bytes) -> str:
     if len(text) > MAX_LINE_BYTES:
         text = f"{text[:MAX_LINE_BYTES]} ... ({len(text)} characters; all of them are in the rank's log)"
     return text
+
+
+def printable_lines(text: str) -> list[str]:
+    """Lines of a text that came from a rank, safe on a terminal."""
+    return [printable(line) for line in text.rstrip().encode("utf-8", "replace").split(b"\n")]
 
 
 def prefix(host: str, rank: int, host_width: int, rank_width: int) -> str:

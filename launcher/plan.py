@@ -126,6 +126,11 @@ class NodeFacts:
     interface: str | None
 
 
+def node_token(program: Program, node_rank: int) -> str:
+    """What every process of the run on a node carries. Nodes may be one machine: each agent ends its own only."""
+    return f"{program.token}-{node_rank}"
+
+
 def rank_env(
     program: Program, placement: Placement, rank: PlacedRank, attempt: Attempt, facts: NodeFacts
 ) -> dict[str, str]:
@@ -150,7 +155,7 @@ def rank_env(
         "TORCHELASTIC_RUN_ID": program.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 makes the store itself
         contract.RUN_ID_ENV: program.run_id,
-        contract.TOKEN_ENV: program.token,
+        contract.TOKEN_ENV: node_token(program, rank.node_rank),
         contract.ATTEMPT_ENV: str(attempt.number),
         contract.ADDRESS_ENV: facts.address,
         "PYTHONUNBUFFERED": "1",

@@ -183,7 +183,7 @@ def decode(kind: int, payload: bytes) -> Union[Message, LogBytes]:
             name, *fields = json.loads(payload.decode("ascii"))
             message: Message = _CLASSES[name](*fields)
             return message
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, struct.error) as error:
         raise BadFrame("unreadable frame: %s" % error) from None
     raise BadFrame("unknown frame kind %d" % kind)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import words
+from launcher.logs import printable_lines
 from launcher.nodeset import fold_numbers
 from launcher.state import Failure, RunState
 
@@ -75,12 +76,13 @@ def failure_lines(failure: Failure) -> list[str]:
     who = f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
     pid = f" (pid {failure.pid})" if failure.pid else ""
     at = f" at step {failure.step}" if failure.step else ""
-    lines = [f"first failure: {who}{pid}{at}: {failure.message}"]
+    message = "\n    ".join(printable_lines(failure.message))
+    lines = [f"first failure: {who}{pid}{at}: {message}"]
     shown = failure.traceback or failure.log_tail
     if shown:
         title = "traceback" if failure.traceback else "its last lines"
         lines.append(f"  {title}:")
-        lines += [f"    | {line}" for line in shown.rstrip().splitlines()[-TAIL_LINES:]]
+        lines += [f"    | {line}" for line in printable_lines(shown)[-TAIL_LINES:]]
     if failure.followers:
         lines.append(f"  ranks {fold_numbers(failure.followers)} followed")
     return lines

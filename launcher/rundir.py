@@ -134,6 +134,6 @@ def find_run(run: str | None, runs: Path) -> RunDir:
 def all_runs(runs: Path) -> Iterator[RunDir]:
     """Every run in the folder, oldest first."""
     if runs.is_dir():
-        for path in sorted(runs.iterdir(), key=lambda p: p.stat().st_mtime):
+        for path in sorted(runs.iterdir(), key=lambda p: p.lstat().st_mtime):
             if not path.is_symlink() and (path / "events.jsonl").exists():
                 yield RunDir(path)

@@ -11,6 +11,7 @@ import psutil
 
 from launcher import report, words
 from launcher.journal import last_metrics, replay
+from launcher.logs import printable_lines
 from launcher.rundir import RunDir
 from launcher.state import Rank, RunState
 
@@ -93,7 +94,7 @@ def as_text(view: dict[str, Any]) -> list[str]:
         who = (
             f"rank {failure['rank']} on {failure['host']}" if failure["rank"] is not None else failure["host"]
         )
-        lines.append(f"  first failure: {who}: {failure['message']}")
+        lines.append(f"  first failure: {who}: {printable_lines(failure['message'])[0]}")
     lines.append(f"  folder {view['dir']}")
     return lines
 

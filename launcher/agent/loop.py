@@ -126,11 +126,14 @@ class Agent:
     def _reporter(self, number: int, rank: Rank) -> Any:
         def read(fd: int) -> None:
             for record in rank.records():
-                if record["kind"] == "progress" and isinstance(record.get("step"), int):
-                    self._steps[str(number)] = record["step"]
+                if record["kind"] == "progress":
+                    if isinstance(record.get("step"), int):
+                        self._steps[str(number)] = record["step"]
                     continue
                 rank.told_error = rank.told_error or record["kind"] == "error"
                 self.say(protocol.Record(self._ranks.attempt, number, record))
+            if rank.silent and fd in self._selector.get_map():  # a closed pipe is readable for ever
+                self._selector.unregister(fd)
 
         return read
 
@@ -140,7 +143,8 @@ class Agent:
         for number, code, name in self._ranks.reap():
             rank = self._ranks.all[number]
             self._reporter(number, rank)(rank.report_fd)  # what it said before it ended comes first
-            self._selector.unregister(rank.report_fd)
+            if rank.report_fd in self._selector.get_map():
+                self._selector.unregister(rank.report_fd)
             error = rank.log.error()
             if error is not None and not rank.told_error:
                 self.say(protocol.Record(self._ranks.attempt, number, error))

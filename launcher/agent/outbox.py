@@ -5,6 +5,7 @@ from collections import deque
 from typing import Callable, Deque, Optional
 
 PIECE_BYTES = 64 << 10
+FRAMES_A_FLUSH = 16  # a rank that writes faster than we send must not keep us from everything else
 
 
 class Outbox:
@@ -23,9 +24,13 @@ class Outbox:
         self._urgent.append(frame)
 
     def flush(self) -> bool:
-        """Write what the descriptor takes now. Returns True when all is written, logs included."""
+        """Write what the descriptor takes now, within bounds. Returns True when all is written, logs included."""
+        logs = 0
         while not self.broken:
             if not self._current:
+                if not self._urgent and logs == FRAMES_A_FLUSH:
+                    return False
+                logs += not self._urgent
                 frame = self._urgent.popleft() if self._urgent else self._next_log_frame()
                 if frame is None:
                     return True

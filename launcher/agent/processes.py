@@ -46,7 +46,7 @@ def spawn(order: Dict[str, Any], log_fd: int, report_fd: int) -> "subprocess.Pop
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
         )
-    except subprocess.SubprocessError as error:  # the child's half of the start failed
+    except (subprocess.SubprocessError, ValueError) as error:  # the child's half failed; a NUL in a word
         raise OSError(str(error)) from None
 
 
@@ -82,8 +82,8 @@ def visible_devices(mask: Optional[bytes], slots: List[int], devices: Optional[L
     """CUDA_VISIBLE_DEVICES for the ranks of a node, or None to leave it as it is."""
     if devices is not None:
         return b",".join(b"%d" % device for device in devices)
-    places = [d for d in (mask or b"").split(b",") if d]
-    if places:
+    if mask is not None:
+        places = [place for place in mask.split(b",") if place]
         return b",".join(places[slot] for slot in slots) if slots and max(slots) < len(places) else None
     return None if slots == list(range(len(slots))) else b",".join(b"%d" % slot for slot in slots)
 
@@ -119,6 +119,14 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def group(pid: int) -> int:
+    """The process group that a process is in; 0 when it has ended."""
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
 def send_group(leader: int, number: int) -> None:
     """Signal the process group of a rank."""
     try:
@@ -143,11 +151,7 @@ def start_guardian(*close: int) -> int:
     os.setsid()
     os.close(write_end)
     null = os.open(os.devnull, os.O_RDWR)
-    for fd in (
-        0,
-        1,
-        2,
-    ) + close:  # hold nothing of the agent's: an SSH session ends when its last descriptor does
+    for fd in (0, 1, 2, *close):  # hold nothing of the agent's: an SSH session ends with its last descriptor
         os.dup2(null, fd)
     try:
         _guard(read_end)

@@ -21,6 +21,7 @@ class Rank:
         self.report_fd = report_fd
         self.log = log
         self.ended = False
+        self.silent = False  # the report pipe has no writer any more
         self.told_error = False
         self._partial = b""
 
@@ -32,6 +33,7 @@ class Rank:
             except OSError:  # nothing there now
                 return
             if not data:
+                self.silent = True
                 return
             *lines, self._partial = (self._partial + data).split(b"\n")
             if len(self._partial) > MAX_RECORD_BYTES:
@@ -39,7 +41,7 @@ class Rank:
             for line in lines:
                 try:
                     record = json.loads(line.decode("utf-8", "replace"))
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(record, dict) and isinstance(record.get("kind"), str):
                     yield record
@@ -99,9 +101,11 @@ class Ranks:
 
     def signal(self, number: int) -> None:
         """Signal every process of the run."""
-        for rank in self.running():
-            processes.send_group(rank.process.pid, number)
-        processes.send(self.left(), number)
+        leaders = [rank.process.pid for rank in self.running()]
+        others = [pid for pid in self.left() if processes.group(pid) not in leaders]
+        for leader in leaders:
+            processes.send_group(leader, number)
+        processes.send(others, number)  # once each: a second SIGTERM can mean "at once" to a program
 
     def forget(self) -> None:
         """Close pipes and drop logs; all ranks have ended and their logs are sent."""

@@ -39,7 +39,7 @@ class RankLog:
         """The last lines, for a failure report."""
         size = os.fstat(self._read_fd).st_size
         data = os.pread(self._read_fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
-        lines = data.decode("utf-8", "replace").splitlines()
+        lines = data.decode("utf-8", "replace").rstrip("\n").split("\n")
         if size > TAIL_BYTES:
             lines = lines[1:] or lines  # the first one is cut
         return "\n".join(lines[-TAIL_LINES:])
@@ -52,6 +52,7 @@ class RankLog:
         except (
             OSError,
             ValueError,
+            RecursionError,
             KeyError,
             TypeError,
         ):  # none, or not what it should be: the exit code stands

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -50,9 +51,19 @@ def options(
 
 def main() -> None:
     """Run the command line and exit with the code that DESIGN's table of exit codes gives."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a rank's text must not fail on an ASCII terminal
+    code = _run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # `distperf ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
     except (LauncherError, DistperfError) as error:
         code = _told(error, error.exit_code)
     except _UsageProblem as error:
@@ -60,10 +71,9 @@ def main() -> None:
         code = contract.EXIT_USAGE
     except (KeyboardInterrupt, typer.Abort):
         code = contract.EXIT_INTERRUPTED
-    except BrokenPipeError:  # `distperf logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
         code = contract.EXIT_OK
-    sys.exit(code if isinstance(code, int) else contract.EXIT_OK)
+    return code if isinstance(code, int) else contract.EXIT_OK
 
 
 def _told(error: Exception, code: int) -> int:

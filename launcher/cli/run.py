@@ -81,7 +81,15 @@ def launch(
     if dry_run:
         _show_plan(request, probe, as_json, with_commands=True)
         return
-    raise typer.Exit(start(request, lambda line: print(line, file=sys.stderr, flush=True)))
+    raise typer.Exit(start(request, _say))
+
+
+def _say(line: str) -> None:
+    """A line for the user, if there still is one to read it."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        pass
 
 
 def plan(

@@ -56,11 +56,16 @@ class Channel:
             data = self._stream.read(READ_BYTES)
             if not data:
                 raise self._failed(reader, "it ended before the agent answered")
-            messages = list(reader.feed(data))
+            try:
+                messages = list(reader.feed(data))
+            except protocol.BadFrame as error:
+                self._stream.close()
+                raise ProtocolError(self.host, f"the agent makes no sense: {error}") from None
             if messages:
                 break
         hello = messages[0]
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
+            self._stream.close()
             raise ProtocolError(
                 self.host, f"the agent begins with {hello!r:.80}, not with hello {protocol.VERSION}"
             )

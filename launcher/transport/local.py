@@ -6,6 +6,8 @@ There is no link that could be lost: end of file means that the other side is go
 from __future__ import annotations
 
 import os
+import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,13 +28,18 @@ class LocalStream:
         self._in = process.stdin
         self._out = process.stdout
         self._stderr = stderr
+        self._closed, self._closing = socket.socketpair()  # wakes a blocked read
 
     def read(self, size: int) -> bytes:
         """See Stream."""
-        try:
-            return os.read(self._out.fileno(), size)
-        except (OSError, ValueError):  # closed under us
+        if self._out.closed:
             return b""
+        ready, _, _ = select.select([self._out.fileno(), self._closed.fileno()], [], [])
+        data = b"" if self._closed.fileno() in ready else os.read(self._out.fileno(), size)
+        if not data:
+            self._out.close()
+            self._closed.close()
+        return data
 
     def write(self, data: bytes) -> None:
         """See Stream."""
@@ -48,6 +55,7 @@ class LocalStream:
             self._in.close()
         except OSError:
             pass
+        self._closing.close()
 
     def explain(self) -> str:
         """See Stream."""

@@ -1,0 +1,5 @@
+"""`python -m launcher` is `distperf`."""
+
+from launcher.cli.main import main
+
+main()
