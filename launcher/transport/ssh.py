@@ -33,7 +33,6 @@ from launcher.transport.openssh.knownhosts import Verdict
 
 STDERR_BYTES = 4096
 WRITE_BYTES = 1 << 15  # paramiko's largest packet
-REFUSED_RETRY_S = 15.0
 ENDED_WAIT_S = 1.0  # exit status and last stderr may come a moment after end of file
 FAILURES = (paramiko.SSHException, EOFError, OSError)  # how paramiko tells of a peer's or the network's fault
 
@@ -128,7 +127,7 @@ class SshTransport:
 
     `command` gives the remote command line of a host, which must hold no user data. `config_path` is what
     `ssh -F` takes (default: $DISTPERF_SSH_CONFIG, else ~/.ssh/config), `options` are what `ssh -o` takes and win
-    over the file.
+    over the file. A server that hangs up before any login (sshd's MaxStartups) is tried again for `refused_retry_s`.
     """
 
     def __init__(
@@ -139,6 +138,7 @@ class SshTransport:
         options: Mapping[str, str] | None = None,
         connect_timeout_s: float = 10.0,
         auth_timeout_s: float = 15.0,
+        refused_retry_s: float = 15.0,
         window: int = 32,
     ) -> None:
         path = config_path or os.environ.get(SSH_CONFIG_ENV) or None
@@ -146,6 +146,7 @@ class SshTransport:
         self._command = command
         self._connect_timeout_s = connect_timeout_s
         self._auth_timeout_s = auth_timeout_s
+        self._refused_retry_s = refused_retry_s
         self._window = threading.BoundedSemaphore(window)
         self._lock = threading.Lock()
         self._jumps: dict[tuple[Target, ...], _Shared] = {}
@@ -154,7 +155,7 @@ class SshTransport:
 
     def connect(self, host: Host) -> SshStream:
         """See Transport. Raises ConnectFailed, AuthFailed or HostKeyRejected."""
-        give_up = time.monotonic() + REFUSED_RETRY_S
+        give_up = time.monotonic() + self._refused_retry_s
         pause = 0.1
         while True:
             try:
@@ -187,6 +188,7 @@ class SshTransport:
         watchdog = threading.Timer(
             self._auth_timeout_s, link.close
         )  # exec_command itself would wait for ever
+        watchdog.daemon = True
         watchdog.start()
         try:
             session = link.open_session(timeout=self._auth_timeout_s)

@@ -1,0 +1,3 @@
+from integration.lab import lab
+
+__all__ = ["lab"]
