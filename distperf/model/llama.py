@@ -119,10 +119,7 @@ class Llama(nn.Module):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        # With a weight given, as its own normal_ on the meta device imports torch's decompositions: 1.5 s a rank.
-        self.embed_tokens = nn.Embedding(
-            spec.vocab, spec.hidden, _weight=torch.empty(spec.vocab, spec.hidden)
-        )
+        self.embed_tokens = nn.Embedding(spec.vocab, spec.hidden)
         self.layers = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.hidden, spec.norm_eps)
         self.lm_head = None if spec.tied_embedding else nn.Linear(spec.hidden, spec.vocab, bias=False)
