@@ -153,7 +153,7 @@ class _Composer:
             self.problems.append(
                 Problem(mark, f"{shown(text)} holds half of a surrogate pair, which is no character")
             )
-        return ScalarNode(mark, Plain(text) if event.implicit[0] else text)
+        return ScalarNode(mark, Plain(text) if event.style is None else text)
 
     def sequence(self, mark: Mark, depth: int) -> ListNode:
         items: list[Node] = []

@@ -65,6 +65,7 @@ class LaunchSection(Section):
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict,
         description="Environment variables of every rank. Values are text, as they are spelled.",
+        json_schema_extra={"additionalProperties": False},
     )
     env_secret: tuple[EnvName, ...] = Field(
         default=(),

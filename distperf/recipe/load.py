@@ -63,8 +63,12 @@ def script_recipe(path: str, args: Sequence[str] = (), sets: Sequence[str] = ())
 
 def dump_recipe(recipe: Recipe) -> str:
     """YAML that loads to an equal recipe: everything said, nothing inherited."""
-    text: str = yaml.safe_dump(_said(recipe), sort_keys=False, allow_unicode=True, width=2**20)
-    return text
+    data = _said(recipe)
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=2**20)
+    if all(char.isprintable() or char == "\n" for char in text):
+        return text
+    # PyYAML leaves line breaks beyond ASCII (U+0085, U+2028) unescaped, and reads them as spaces.
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=2**20))
 
 
 def _said(section: Section) -> dict[str, Any]:
@@ -105,10 +109,8 @@ def _with_bases(path: str, problems: list[Problem]) -> MapNode:
         base = os.path.normpath(os.path.join(os.path.dirname(chain[-1]), extends.node.text))
         chain.append(base)
         if os.path.realpath(base) in map(os.path.realpath, chain[:-1]):
-            problems.append(
-                Problem(said_at, f"extends goes in a circle: {' -> '.join(map(_path_shown, chain))}")
-            )
-            break
+            circle = Problem(said_at, f"extends goes in a circle: {' -> '.join(map(_path_shown, chain))}")
+            raise RecipeError(*map(str, problems), str(circle))
     whole = layers.pop()
     while layers:
         whole = merge(whole, layers.pop())

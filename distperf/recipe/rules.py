@@ -63,15 +63,18 @@ def _model(model: ModelSection) -> Iterator[Fault]:
         )
         return
     hidden, heads, kv_heads = shape["hidden"], shape["heads"], shape["kv_heads"]
+    # What to change is a size that was written, not one that the preset brought.
+    heads_key = "model.hidden" if model.heads is None else "model.heads"
+    kv_key = "model.heads" if model.kv_heads is None else "model.kv_heads"
     if hidden % heads:
-        yield Fault("model.heads", f"model.heads is {heads}; it must divide model.hidden, {hidden}")
+        yield Fault(heads_key, f"model.heads is {heads}; it must divide model.hidden, {hidden}")
     elif hidden // heads % 2:
         text = (
             f"model.heads is {heads}; hidden / heads must be even for rotary positions, not {hidden // heads}"
         )
-        yield Fault("model.heads", text)
+        yield Fault(heads_key, text)
     if heads % kv_heads:
-        yield Fault("model.kv_heads", f"model.kv_heads is {kv_heads}; it must divide model.heads, {heads}")
+        yield Fault(kv_key, f"model.kv_heads is {kv_heads}; it must divide model.heads, {heads}")
 
 
 def _data(data: DataSection) -> Iterator[Fault]:

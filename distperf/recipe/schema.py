@@ -38,9 +38,13 @@ class Recipe(Section):
         description="Another recipe that this one is laid over; relative to this file. Mappings are merged key by key, "
         "lists and scalars replaced.",
     )
-    model: ModelSection | None = Field(default=None, description="What is trained.")
-    data: DataSection | None = Field(default=None, description="Where tokens come from.")
-    train: TrainSection | None = Field(default=None, description="How long and in which batches.")
+    model: ModelSection | None = Field(default=None, description="What is trained; required but for script.")
+    data: DataSection | None = Field(
+        default=None, description="Where tokens come from; required but for script."
+    )
+    train: TrainSection | None = Field(
+        default=None, description="How long and in which batches; required but for script."
+    )
     optimizer: OptimizerSection = Field(
         default_factory=OptimizerSection, description="How parameters are updated."
     )
@@ -90,7 +94,7 @@ def known_keys(section: type[Section] = Recipe, path: str = "") -> dict[str, Fie
     return keys
 
 
-SHAPE = {"$ref", "type", "items", "additionalProperties", "propertyNames", "minItems", "maxItems"}
+SHAPE = {"$ref", "type", "items", "additionalProperties", "patternProperties", "minItems", "maxItems"}
 
 
 def schema_json() -> dict[str, Any]:

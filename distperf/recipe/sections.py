@@ -22,7 +22,8 @@ Glob = Annotated[str, text("a path or a pattern of paths")]
 class Section(BaseModel):
     """A mapping of the recipe. An empty section is one in which every key has its default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # Built at first use: most commands read no recipe, and the whole is built in one go.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class ModelSection(Section):
@@ -114,7 +115,7 @@ class ScheduleSection(Section):
 
     name: Annotated[str, choice("constant", "cosine", "linear", "wsd")] = Field(
         default="cosine",
-        description="After warm-up: constant; cosine or linear: down to min_lr; wsd: constant, at last linear to min_lr.",
+        description="After warm-up: constant; cosine or linear down to min_lr; wsd: constant, then linear to min_lr.",
     )
     warmup_steps: Annotated[int, whole(0)] = Field(
         default=0,
@@ -183,5 +184,5 @@ class CheckpointSection(Section):
     )
     dir: Annotated[str | None, or_null(text("a path"))] = Field(
         default=None,
-        description="One folder that all nodes see; relative to launch.workdir. Default: checkpoints/ in the run's folder.",
+        description="One folder that all nodes see; relative to launch.workdir. Default: checkpoints/ of the run.",
     )

@@ -1,0 +1,59 @@
+"""The recipe that `distperf init` writes: every section, with comments, ready to be changed."""
+
+STARTER = """\
+# A distperf recipe. `distperf launch FILE` runs it; `distperf schema` and docs/recipe.md explain every key.
+name: my-run                    # the beginning of the run's id
+
+model:
+  preset: llama-12m             # llama-1m, -3m, -12m, -28m, -110m, -350m, -1b, -3b, -8b, -13b, -34b, -70b
+  # layers: 8                   # a key beside the preset overrides that one size. Without a preset:
+  # family: llama               # layers, hidden, heads and ffn are wanted too
+
+data:
+  text: ["corpus/*.txt"]        # exactly one of text (patterns), tokens (folders of shards) and synthetic: true
+  tokenizer: byte               # or the path of a tokenizers JSON file
+  seq_len: 256                  # tokens
+  boundary: predict             # mask: no loss on the first token of a document
+
+train:
+  steps: 200
+  global_batch: 64              # sequences of one step, over all ranks
+  micro_batch: auto             # sequences of one forward on one rank
+  seed: 1
+  grad_clip: 1.0                # null: no clipping
+
+optimizer:
+  name: adamw
+  lr: 3e-4
+  betas: [0.9, 0.95]
+  eps: 1e-8
+  weight_decay: 0.1
+  schedule:
+    name: cosine                # constant, cosine, linear or wsd
+    warmup_steps: 20
+    decay_steps: auto
+    min_lr: 0
+
+precision: bf16                 # or fp32
+
+parallel:
+  zero: 2                       # 0: nothing divided; 1: optimizer state; 2: gradients too; 3: parameters too
+  dp_shard: auto                # ranks that it is divided by
+
+checkpoint:
+  every_steps: 50               # 0: only after the last step
+  save_last: true
+  keep: 3                       # newest ones; older ones are removed
+  dir: null                     # default: checkpoints/ of the run; on several nodes, one folder that all of them see
+
+launch:
+  nproc: auto                   # ranks per node where the hostfile gives no slots
+  max_restarts: 3
+  heartbeat_timeout_s: 10
+  lease_s: 25                   # without the controller for this long, a node ends its ranks
+  grace_s: 30                   # between SIGTERM and SIGKILL
+  env: {}                       # NAME: value, for every rank
+  env_secret: []                # names taken from your environment and never written anywhere
+  python: auto
+  workdir: .
+"""

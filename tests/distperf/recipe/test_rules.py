@@ -1,0 +1,158 @@
+"""Rules between keys: what is refused, where, and what is not."""
+
+import pytest
+
+BASE = """\
+model: {preset: llama-1m}
+data: {text: [a.txt]}
+train: {steps: 100, global_batch: 32}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "place", "words"),
+    [
+        ("{}", "1:1", "takes a preset, or family"),
+        ("{layers: 2}", "1:1", "takes a preset, or family"),
+        ("{family: llama, layers: 2}", "1:1", "missing key model.hidden, model.heads, model.ffn"),
+        ("{family: llama, layers: 2, hidden: 60, heads: 8, ffn: 9}", "1:54", "must divide model.hidden, 60"),
+        (
+            "{family: llama, layers: 2, hidden: 60, heads: 4, ffn: 9}",
+            "1:54",
+            "must be even for rotary positions, not 15",
+        ),
+        (
+            "{family: llama, layers: 2, hidden: 64, heads: 8, ffn: 9, kv_heads: 3}",
+            "1:75",
+            "must divide model.heads, 8",
+        ),
+        ("{preset: llama-8b, heads: 4}", "1:34", "model.kv_heads is 8; it must divide model.heads, 4"),
+        ("{preset: llama-9b}", "1:17", "it takes llama-1m, "),
+        ("{preset: llama-1m, vocab: 256}", "1:34", "the byte tokenizer has 257 ids"),
+        ("{preset: llama-1m, tied_embedding: yes}", "1:43", "write true, without quotes"),
+    ],
+)
+def test_models_that_cannot_be(problems, model, place, words):
+    """Each is refused at the value to change, or at the section where something is missing."""
+    (line,) = problems(BASE.replace("{preset: llama-1m}", model))
+    assert line.startswith(f"r.yaml:{place}: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("data", "place", "words"),
+    [
+        ("{}", "2:1", "exactly one of text, tokens and synthetic; none is given"),
+        ("{seq_len: 3}", "2:1", "none is given"),
+        ("{text: [a], tokens: [b]}", "2:1", "text and tokens are given"),
+        ("{text: [a], synthetic: true}", "2:1", "text and synthetic are given"),
+        ("{text: []}", "2:14", "empty list"),
+        ("{tokens: []}", "2:16", "empty list"),
+        ("{text: [a, [b]]}", "2:18", "data.text[1] is a list; it takes a path"),
+        ("{text: [a, ]}", None, ""),
+        ("{text: [~]}", "2:15", "data.text[0] is ~"),
+        ("{text: {a: b}}", "2:14", "data.text is a mapping; it takes a list"),
+    ],
+)
+def test_sources_of_data(problems, load, data, place, words):
+    """Exactly one, and it names something."""
+    text = BASE.replace("{text: [a.txt]}", data)
+    if place is None:
+        load(text)
+        return
+    (line,) = problems(text)
+    assert line.startswith(f"r.yaml:{place}: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (
+            "{schedule: {warmup_steps: 101}}",
+            "4:38: optimizer.schedule.warmup_steps is 101; at most train.steps, 100",
+        ),
+        (
+            "{schedule: {name: wsd, warmup_steps: 50, decay_steps: 51}}",
+            "50 of warm-up and 51 of decay are more than",
+        ),
+        ("{schedule: {name: constant, decay_steps: 5}}", "the schedule is constant"),
+        ("{lr: 1e-5, schedule: {min_lr: 1e-4}}", "min_lr is 0.0001, above optimizer.lr, 1e-05"),
+        (
+            "{betas: [0.9]}",
+            "optimizer.betas is a list; it takes a list of two, each a number of at least 0 and below 1",
+        ),
+        ("{betas: [0.9, 1]}", "optimizer.betas holds one that is 1; it takes"),
+        ("{lr: 0}", "optimizer.lr is 0; it takes a number above 0"),
+        ("{lr: -1e-4}", "optimizer.lr is -1e-4; it takes a number above 0"),
+        ("{lr: .nan}", "a finite one"),
+        ("{schedule: cosine}", "optimizer.schedule is cosine; it takes a mapping"),
+    ],
+)
+def test_optimizers_that_cannot_be(problems, optimizer, words):
+    """One line each."""
+    (line,) = problems(BASE + f"optimizer: {optimizer}\n")
+    assert words in line
+
+
+def test_schedules_that_can_be(load):
+    """Warm-up may take all of the run, and a cosine may end beyond it."""
+    load(BASE + "optimizer: {schedule: {warmup_steps: 100}}\n")
+    load(BASE + "optimizer: {schedule: {name: wsd, warmup_steps: 50, decay_steps: 50}}\n")
+    load(BASE + "optimizer: {schedule: {decay_steps: 1000}}\n")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "DISTPERF_RUN_ID",
+    ],
+)
+def test_what_the_launcher_sets_is_not_to_be_set(problems, name):
+    """Neither in env nor in env_secret."""
+    assert problems(BASE + f"launch: {{env: {{{name}: 1}}}}\n")[0].startswith("r.yaml:4:16: ")
+    assert problems(BASE + f"launch: {{env_secret: [X, {name}]}}\n")[0].startswith("r.yaml:4:26: ")
+
+
+@pytest.mark.parametrize("name", ["1A", "A-B", "A B", "''", "A=B", "\u00c4"])
+def test_names_of_variables(problems, name):
+    """Letters, digits and _."""
+    assert any(
+        "a variable's name" in line or "key must be a word" in line
+        for line in problems(BASE + f"launch: {{env: {{{name}: 1}}}}\n")
+    )
+
+
+def test_secrets_are_not_in_env_too(problems, load):
+    """A secret written down is none."""
+    (line,) = problems(BASE + "launch: {env: {TOKEN: x}, env_secret: [A, TOKEN]}\n")
+    assert line == "r.yaml:4:43: TOKEN is in launch.env too; keep it in one of the two"
+    assert load(
+        BASE + "launch: {env: {RANKS: x, MASTER: y}, env_secret: [A, TOKEN]}\n"
+    ).launch.env_secret == ("A", "TOKEN")
+
+
+def test_a_lease_outlives_a_missed_heartbeat(problems):
+    """Otherwise a node would end its ranks before it is called unreachable."""
+    (line,) = problems(BASE + "launch: {heartbeat_timeout_s: 30}\n")
+    assert line.startswith("r.yaml:4:1: launch.lease_s is 25; it must be above heartbeat_timeout_s, 30")
+
+
+@pytest.mark.parametrize("key", ["async", "offload", "activation_checkpoint", "eval", "report", "slurm"])
+def test_what_does_not_work_yet_is_unknown(problems, key):
+    """A key is in the schema from the day it works."""
+    assert "unknown key" in problems(BASE + f"{key}: {{}}\n")[0]
+
+
+@pytest.mark.parametrize("name", ["a/b", "''", ".x", "-x", "a b", "\u00e4", "x" * 101, "[a]", "~"])
+def test_names_of_runs(problems, name):
+    """Fit for a folder's name and for a command line."""
+    assert problems(BASE + f"name: {name}\n")[0].startswith("r.yaml:4:7: name is ")
