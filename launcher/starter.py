@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from distperf.recipe.starter import STARTER_RECIPE
-
+from distperf.recipe.starter import STARTER
 from launcher.errors import LauncherError, UsageError
 
 STARTER_HOSTFILE = """\
@@ -24,7 +23,7 @@ localhost slots=2
 
 def write_starter(folder: Path) -> list[Path]:
     """Write both files. Raises UsageError when one is there already, LauncherError when the disk refuses."""
-    texts = {folder / "recipe.yaml": STARTER_RECIPE, folder / "hostfile": STARTER_HOSTFILE}
+    texts = {folder / "recipe.yaml": STARTER, folder / "hostfile": STARTER_HOSTFILE}
     there = [str(path) for path in texts if path.exists()]
     if there:
         raise UsageError(f"{' and '.join(there)} exists already: nothing was written")

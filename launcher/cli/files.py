@@ -93,12 +93,16 @@ def ckpt_show(
 @data.command("show")
 def data_show(
     path: Path = typer.Argument(..., metavar="PATH", help="A folder of token shards."),
+    verify: bool = typer.Option(False, "--verify", help="Read every shard and compare its hash first."),
     as_json: bool = AsJson,
 ) -> None:
     """Show what a folder of token shards says about itself."""
-    from distperf.data.manifest import read_manifest
+    from distperf.data.manifest import read_manifest, verify_content
 
-    _show(dataclasses.asdict(read_manifest(path)), as_json)
+    manifest = read_manifest(path)
+    if verify:
+        verify_content(path, manifest)
+    _show(dataclasses.asdict(manifest), as_json)
 
 
 @data.command("prepare")
