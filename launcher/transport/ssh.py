@@ -180,14 +180,13 @@ class SshTransport:
             for jump in self._jumps.values():
                 jump.close()
             for proxy in self._proxies:
-                proxy.terminate()
+                proxy.kill()
                 proxy.wait()
 
     def _open(self, host: Host) -> SshStream:
         link = self._login(self._config.route(host.name, host.user, host.port))
-        watchdog = threading.Timer(
-            self._auth_timeout_s, link.close
-        )  # exec_command itself would wait for ever
+        # paramiko's exec_command has no limit of its own
+        watchdog = threading.Timer(self._auth_timeout_s, link.close)
         watchdog.daemon = True
         watchdog.start()
         try:

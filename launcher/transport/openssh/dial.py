@@ -85,6 +85,8 @@ def _tune(sock: socket.socket) -> None:
 
 def turned_away(target: Target) -> Refused:
     """The error for a server that hangs up first."""
+    if target.proxy_command:
+        return Refused(target.name, f"ProxyCommand `{target.proxy_command}` ended before any login")
     reason = f"{target.hostname} port {target.port} closed the connection before any login"
     advice = "sshd does so while more logins are under way than its MaxStartups allows; or that is no sshd"
     return Refused(target.name, f"{reason}; {advice}")
