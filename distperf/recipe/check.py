@@ -25,7 +25,7 @@ from distperf.recipe.tree import (
     to_data,
 )
 
-WANTED = {"tuple_type": "a list", "dict_type": "a mapping", "model_type": "a mapping", "string_type": "text"}
+WANTED = {"tuple_type": "a list", "dict_type": "a mapping", "model_type": "a mapping"}
 
 
 def check(tree: MapNode, default_name: str, problems: list[Problem]) -> Recipe:
@@ -41,9 +41,8 @@ def check(tree: MapNode, default_name: str, problems: list[Problem]) -> Recipe:
     except ValidationError as error:
         details = error.errors()
         problems += [_explained(tree, detail) for detail in details]
-        sound = {
-            key: value for key, value in data.items() if key not in {detail["loc"][0] for detail in details}
-        }
+        broken = {detail["loc"][0] for detail in details}
+        sound = {key: value for key, value in data.items() if key not in broken}
         recipe = Recipe.model_validate({"name": default_name, **sound})
     problems += [_located(tree, fault) for fault in faults(recipe)]
     if problems:
@@ -83,11 +82,9 @@ def _explained(tree: MapNode, detail: ErrorDetails) -> Problem:
     if "error" in context:
         text = str(context["error"])
     else:
-        found = shown(detail["input"])
-        example = (
-            f": [{found}]" if detail["type"] == "tuple_type" and isinstance(detail["input"], Plain) else ""
-        )
-        text = f"is {found}; it takes {WANTED[detail['type']]}{example}"
+        found, wanted = shown(detail["input"]), WANTED[detail["type"]]
+        example = f": [{found}]" if wanted == "a list" and isinstance(detail["input"], str) else ""
+        text = f"is {found}; it takes {wanted}{example}"
     if at_key:
         path = path[:-1]
     return Problem(mark_of(tree, path, key=at_key), f"{key} {text}")

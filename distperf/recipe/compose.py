@@ -67,10 +67,8 @@ class _Composer:
             self.loader = yaml.SafeLoader(text)
         except yaml.reader.ReaderError as error:
             before = text[: error.position].split("\n")
-            self.fail(
-                self.mark(len(before), len(before[-1]) + 1),
-                f"the character {text[error.position]!a} is not allowed in YAML",
-            )
+            mark = self.mark(len(before), len(before[-1]) + 1)
+            self.fail(mark, f"the character {text[error.position]!a} is not allowed in YAML")
 
     def fail(self, mark: Mark, text: str) -> NoReturn:
         raise RecipeError(*(str(problem) for problem in self.problems), str(Problem(mark, text)))
@@ -91,9 +89,8 @@ class _Composer:
             hint = next((f"; {hint}" for found, hint in HINTS.items() if found in problem), "")
             self.fail(self.mark_at(at), f"not YAML: {problem}{hint}")
         except (ValueError, OverflowError):  # chr() of an escape beyond Unicode, int() of a version's digits
-            self.fail(
-                self.mark_at(self.loader.get_mark()), "not YAML: an escape or a number beyond all bounds"
-            )
+            mark = self.mark_at(self.loader.get_mark())
+            self.fail(mark, "not YAML: an escape or a number beyond all bounds")
 
     def document(self) -> Node | None:
         self.next()  # the start of the stream
@@ -105,12 +102,8 @@ class _Composer:
         assert isinstance(self.next(), DocumentEndEvent)
         more = self.next()
         if isinstance(more, DocumentStartEvent):
-            self.problems.append(
-                Problem(
-                    self.mark_at(cast(yaml.Mark, more.start_mark)),
-                    "a second document starts here; a recipe is one document",
-                )
-            )
+            mark = self.mark_at(cast(yaml.Mark, more.start_mark))
+            self.problems.append(Problem(mark, "a second document starts here; a recipe is one document"))
         return node
 
     def node(self, event: Event, depth: int) -> Node:
@@ -131,11 +124,13 @@ class _Composer:
             node = self.sequence(mark, depth)
         else:
             node = self.mapping(mark, depth)
-        if node.size > MAX_NODES:
-            self.fail(mark, f"more than {MAX_NODES} values once aliases are expanded")
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node
+
+    def bound(self, size: int, mark: Mark) -> None:
+        if size > MAX_NODES:
+            self.fail(mark, f"more than {MAX_NODES} values once aliases are expanded")
 
     def alias(self, event: AliasEvent, mark: Mark) -> Node:
         name = Plain(event.anchor)
@@ -150,9 +145,7 @@ class _Composer:
         text = event.value
         # U+DC80..DCFF stand for bytes of a name that is not UTF-8 (as in sys.argv), other surrogates for nothing.
         if any("\ud800" <= char <= "\udfff" and not "\udc80" <= char <= "\udcff" for char in text):
-            self.problems.append(
-                Problem(mark, f"{shown(text)} holds half of a surrogate pair, which is no character")
-            )
+            self.problems.append(Problem(mark, f"{shown(text)} holds half of a surrogate pair: no character"))
         return ScalarNode(mark, Plain(text) if event.style is None else text)
 
     def sequence(self, mark: Mark, depth: int) -> ListNode:
@@ -161,29 +154,32 @@ class _Composer:
         while not isinstance(event := self.next(), SequenceEndEvent):
             items.append(self.node(event, depth + 1))
             size += items[-1].size
+            self.bound(size, mark)
         return ListNode(mark, tuple(items), size)
 
     def mapping(self, mark: Mark, depth: int) -> MapNode:
         entries: dict[str, Entry] = {}
         merged: Entry | None = None
+        size = 1
         while not isinstance(event := self.next(), MappingEndEvent):
             key = self.node(event, depth + 1)
             if not isinstance(key, ScalarNode) or not key.text:
                 self.fail(key.mark, "a key must be a word")
             entry = Entry(key.mark, self.node(self.next(), depth + 1))
+            size += 1 + entry.node.size
+            self.bound(size, mark)
             is_merge = key.text == "<<" and isinstance(key.text, Plain)
             first = merged if is_merge else entries.get(key.text)
             if first is not None:
-                self.problems.append(
-                    Problem(key.mark, f"duplicate key {shown(Plain(key.text))}, first at {first.mark}")
-                )
+                text = f"duplicate key {shown(Plain(key.text))}, first at {first.mark}"
+                self.problems.append(Problem(key.mark, text))
             elif is_merge:
                 merged = entry
             else:
                 entries[str(key.text)] = entry
         if merged is not None:
             entries = {**self.merged(merged), **entries}
-        return MapNode(mark, entries, 1 + sum(1 + entry.node.size for entry in entries.values()))
+        return MapNode(mark, entries, size)
 
     def merged(self, entry: Entry) -> dict[str, Entry]:
         """What `<<` brings in: of several mappings, the earlier one wins."""

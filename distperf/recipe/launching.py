@@ -11,15 +11,10 @@ from distperf.recipe.kinds import Kind, free_text, number, or_auto, refusal, who
 from distperf.recipe.sections import Auto, Path, Section
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
-LAUNCHER_SETS = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-)
+LAUNCHER_SETS = {
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+}  # fmt: skip
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "DISTPERF_")
 
 

@@ -31,9 +31,8 @@ from distperf.recipe.tree import (
 )
 from distperf.recipe.vocab import tokenizer_vocab
 
-MAX_BYTES = (
-    256 * 1024
-)  # a recipe has a few thousand; this keeps a data file given by mistake from being parsed
+# A recipe has a few thousand bytes: this keeps a data file that was given by mistake from being parsed.
+MAX_BYTES = 256 * 1024
 
 
 def load_recipe(path: str | os.PathLike[str], sets: Sequence[str] = ()) -> Recipe:
@@ -64,6 +63,8 @@ def script_recipe(path: str, args: Sequence[str] = (), sets: Sequence[str] = ())
 def dump_recipe(recipe: Recipe) -> str:
     """YAML that loads to an equal recipe: everything said, nothing inherited."""
     data = _said(recipe)
+    if recipe.script is not None:
+        data = {key: data[key] for key in ("name", "launch", "script")}
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=2**20)
     if all(char.isprintable() or char == "\n" for char in text):
         return text
@@ -76,17 +77,10 @@ def _said(section: Section) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for key, field in type(section).model_fields.items():
         value = getattr(section, key)
-        if value is None and field.default is None:
-            continue
-        if (
-            isinstance(section, Recipe)
-            and section.script is not None
-            and key not in ("name", "launch", "script")
-        ):
-            continue
-        data[key] = (
-            _said(value) if isinstance(value, Section) else list(value) if isinstance(value, tuple) else value
-        )
+        if isinstance(value, Section):
+            data[key] = _said(value)
+        elif value is not None or field.default is not None:
+            data[key] = list(value) if isinstance(value, tuple) else value
     return data
 
 
@@ -136,18 +130,15 @@ def _read_tree(path: str, said_at: Mark | None, problems: list[Problem]) -> MapN
     except UnicodeDecodeError as error:
         before = content[: error.start].decode().split("\n")
         mark = Mark(source, len(before), len(before[-1]) + 1)
-        raise RecipeError(
-            f"{mark}: not UTF-8 (byte 0x{content[error.start]:02x}); save the file as UTF-8"
-        ) from None
+        byte = f"0x{content[error.start]:02x}"
+        raise RecipeError(f"{mark}: not UTF-8 (byte {byte}); save the file as UTF-8") from None
     node = compose(text, start, problems)
     if node is None or is_null(node):
-        raise RecipeError(
-            *map(str, problems), f"{start}: the recipe is empty; `distperf init` writes one to start from"
-        )
+        empty = f"{start}: the recipe is empty; `distperf init` writes one to start from"
+        raise RecipeError(*map(str, problems), empty)
     if not isinstance(node, MapNode):
-        raise RecipeError(
-            *map(str, problems), f"{node.mark}: a recipe is a mapping (name: ..., model: ..., ...)"
-        )
+        other = f"{node.mark}: a recipe is a mapping (name: ..., model: ..., ...)"
+        raise RecipeError(*map(str, problems), other)
     return MapNode(start, node.entries, node.size)
 
 
@@ -163,13 +154,11 @@ def _set_tree(flag: str, problems: list[Problem]) -> MapNode | None:
     key, equals, value = flag.partition("=")
     mark = Mark(f"--set {shown(Plain(flag))}")
     steps = key.strip().split(".")
-    if not equals or not all(steps) or steps == ["extends"]:
-        why = (
-            "extends stands in the file"
-            if steps == ["extends"] and equals
-            else "it takes key=value: --set train.steps=100"
-        )
-        problems.append(Problem(mark, why))
+    if not equals or not all(steps):
+        problems.append(Problem(mark, "it takes key=value: --set train.steps=100"))
+        return None
+    if steps[0] == "extends":
+        problems.append(Problem(mark, "extends stands in the file"))
         return None
     node = compose(value, mark, problems)
     if node is None and value.strip():
