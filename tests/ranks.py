@@ -35,8 +35,8 @@ def run_ranks(
 ) -> list[Any]:
     """What `fn(*args)` returned on each of `world_size` ranks, tensors by value.
 
-    `fn` stands at the top level of a module, which fresh processes load from its file. Raises RankFailed for the first
-    rank that fails, or when time is up; no process is left either way.
+    `fn` stands at the top level of a module, which fresh processes load from its file. Raises RankFailed for the
+    first rank that fails, or when time is up; no process is left either way.
     """
     context = multiprocessing.get_context("spawn")
     call = (inspect.getfile(fn), fn.__name__, args)

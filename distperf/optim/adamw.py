@@ -23,6 +23,7 @@ class Moments:
 
     @classmethod
     def zeros_like(cls, weights: Tensor) -> Moments:
+        """Those of weights that have not moved yet."""
         return cls(torch.zeros_like(weights), torch.zeros_like(weights))
 
 
@@ -39,7 +40,10 @@ class Update:
     def apply(
         self, weights: list[Tensor], grads: list[Tensor], moments: list[Moments], *, decays: bool
     ) -> None:
-        """Move fp32 `weights` by their fp32 `grads` (scaled in place, in the same pass). `decays`: with weight decay."""
+        """Move fp32 `weights` by their fp32 `grads`, which are scaled in place in the same pass.
+
+        `decays`: with weight decay.
+        """
         if not weights:
             return
         adamw(

@@ -10,9 +10,9 @@ from distperf.recipe.runspec import ScheduleSpec
 def lr_at(step: int, spec: ScheduleSpec, base_lr: float, steps: int) -> float:
     """Learning rate of `step` (from 1) in a run of `steps`.
 
-    Warm-up rises linearly and reaches `base_lr` at step `warmup_steps`. Then `constant` stays; `cosine` and `linear`
-    fall to `min_lr` over `decay_steps`; `wsd` (warm-up, stable, decay) stays until the last `decay_steps` steps and
-    falls linearly there. Past the end the rate stays where it is.
+    Warm-up rises linearly and reaches `base_lr` at step `warmup_steps`. Then `constant` stays; `cosine` and
+    `linear` fall to `min_lr` over `decay_steps`; `wsd` (warm-up, stable, decay) stays until the last `decay_steps`
+    steps and falls linearly there. Past the end the rate stays where it is.
     """
     if step <= spec.warmup_steps:
         return base_lr * step / spec.warmup_steps

@@ -1,15 +1,15 @@
 """Which parameters travel together, and who owns which part of a bucket. Pure.
 
-A bucket is one flat buffer: its parameters one after the other, padded so that it divides into equal shards, one per
-rank. Buckets follow the backward pass: parameters registered last get their gradients first.
+A bucket is one flat buffer: its parameters one after the other, padded so that it divides into equal shards, one
+per rank. Buckets follow the backward pass: parameters registered last get their gradients first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-# As DDP's: large enough to fill a link, small enough that the first reduction starts early in the backward pass.
+# As DDP's: large enough to fill a link, small enough that the first reduction starts early in backward.
 BUCKET_BYTES = 25 * 2**20
 
 
@@ -40,7 +40,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters communicated together. `size` is a multiple of the number of shards; `used` is without padding."""
+    """Parameters communicated together. `size` is a multiple of the number of shards, `used` without padding."""
 
     slots: tuple[Slot, ...]
     size: int
@@ -91,19 +91,17 @@ def layout(parameters: Sequence[ParameterInfo], num_shards: int, bucket_numel: i
     return tuple(bucket for _, bucket in sorted(closed, key=lambda c: (not c[1].trainable, c[0])))
 
 
-def _bucket(parameters: Iterable[ParameterInfo], num_shards: int) -> Bucket:
-    slots, used, kind = [], 0, None
+def _bucket(parameters: Sequence[ParameterInfo], num_shards: int) -> Bucket:
+    slots, used = [], 0
     for parameter in parameters:
-        kind = parameter
         slots.append(Slot(parameter.fqn, parameter.shape, used, parameter.numel))
         used += parameter.numel
-    assert kind is not None, "a bucket has at least one parameter"
     size = -(-used // num_shards) * num_shards
-    return Bucket(tuple(slots), size, used, kind.decays, kind.trainable)
+    return Bucket(tuple(slots), size, used, parameters[0].decays, parameters[0].trainable)
 
 
 def overlaps(bucket: Bucket, start: int, stop: int) -> list[Overlap]:
-    """Which part of each parameter lies in elements [start, stop) of the bucket; parameters outside are left out."""
+    """The part of each parameter that lies in elements [start, stop) of the bucket, where there is one."""
     found = []
     for slot in bucket.slots:
         low, high = max(start, slot.offset), min(stop, slot.offset + slot.numel)

@@ -2,10 +2,10 @@
 
 Legend: N ranks, P elements of a buffer (a multiple of N), S = P / N elements of a shard, w bytes per element.
 
-Note [Exchange on gloo]: gloo's own reduce_scatter and all_gather took 2 to 5 times as long as sending each shard
-straight to the rank that needs it (docs/benchmarks.md, Training). So there ranks send slices of the buffer from
-where they lie, receive where they belong, and add up on arrival. It also lets bf16 travel as bf16 and be added in
-fp32, which no backend's reduction does. NCCL's own collectives are used as they are.
+Note [Exchange on gloo]: gloo's own reduce_scatter and all_gather took 2 to 5 times as long as sending each
+shard straight to the rank that needs it (docs/benchmarks.md, Training). So there ranks send slices of the buffer
+from where they lie, receive where they belong, and add up on arrival. It also lets bf16 travel as bf16 and be
+added in fp32, which no backend's reduction does. NCCL's own collectives are used as they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from distperf.parallel.scratch import Scratch
 
-# Elements added up at a time: the fp32 sum of a bf16 bucket then stays in cache instead of making another copy.
+# Elements added up at a time: the fp32 sum of a bf16 bucket then stays in cache.
 BLOCK = 1 << 16
 
 
@@ -34,6 +34,7 @@ class Peers:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup | None) -> Peers:
+        """The members of a process group."""
         if group is None or group.size() == 1:
             return cls(None, 0, 1, exchanges=True)
         return cls(group, group.rank(), group.size(), exchanges=dist.get_backend(group) == "gloo")
@@ -45,13 +46,14 @@ class Peers:
 
 @dataclass
 class Pending:
-    """Communication under way. `wait` returns when its result may be used, and only then frees its buffers."""
+    """Communication under way, and the tensors that it still needs."""
 
     works: Sequence[dist.Work] = ()
     then: Callable[[], None] | None = None
     holds: Sequence[Tensor] = field(default=())
 
     def wait(self) -> None:
+        """Return when the result may be used."""
         for work in self.works:
             work.wait()
         if self.then is not None:
@@ -60,12 +62,12 @@ class Pending:
 
 
 def start_reduce(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch, *, add: bool = False) -> Pending:
-    """Sum of all ranks' `full` (P,), of which this rank gets its shard in `out` (S,), or added to it with `add`.
+    """Sum of all ranks' `full` (P,), of which this rank gets its shard in `out` (S,); with `add`, added to it.
 
-    Summed in fp32, in rank order, whatever the dtypes. `out` may be this rank's shard of `full`; the rest of `full`
-    keeps its values and must not be changed until `wait` returns.
+    Summed in fp32, in rank order, whatever the dtypes. `out` may be this rank's shard of `full`; the rest of
+    `full` keeps its values and must not be changed until `wait` returns.
 
-    Cost: sends (N - 1) * S * w bytes a rank; peak extra (N - 1) * S * w. NCCL: w is 4, and extra P * 4 for bf16.
+    Cost: sends (N - 1) * S * w bytes a rank; peak extra (N - 1) * S * w. NCCL: w is 4, extra P * 4 for bf16.
     """
     if peers.size == 1:
         in_place = out.data_ptr() == full.data_ptr()
@@ -107,7 +109,7 @@ def _exchange_and_sum(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch,
 def _exchange(
     peers: Peers, outgoing: Callable[[int], Tensor], incoming: Callable[[int], Tensor]
 ) -> list[dist.Work]:
-    """Send a tensor to every other rank and receive one from each; in a round robin, so that no rank is flooded."""
+    """Send a tensor to every other rank and receive one from each, in turns, so that no rank is flooded."""
     works = []
     for distance in range(1, peers.size):
         source, target = (peers.rank - distance) % peers.size, (peers.rank + distance) % peers.size
@@ -124,7 +126,7 @@ def _native_reduce(full: Tensor, out: Tensor, peers: Peers, *, add: bool) -> Pen
 
 
 def _sum_into(out: Tensor, parts: Sequence[Tensor], *, add: bool) -> None:
-    """out (S,) = parts[0] + parts[1] + ... (+ out), in that order in fp32; `out` may be one of the parts."""
+    """Set out (S,) to parts[0] + parts[1] + ... (+ out), in that order in fp32. It may be one of the parts."""
     if len(parts) == 1 and not add:
         out.copy_(parts[0])
     elif len(parts) == 2 and not add and parts[0].dtype == out.dtype:

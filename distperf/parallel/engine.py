@@ -29,7 +29,7 @@ class Engine(Protocol):
         norm_sq = global_norm_sq(engine.grad_norm_sq(), group)
         engine.step(lr, clip_factor(norm_sq, max_norm))
 
-    Gradients are summed over ranks, never averaged: the loss is divided by the tokens of the global batch before.
+    Gradients are summed over ranks, never averaged: the loss was divided by the tokens of the global batch.
     """
 
     model: nn.Module  # called for the forward pass
@@ -52,8 +52,10 @@ class Engine(Protocol):
         ...
 
     def state(self) -> dict[str, OwnedTensor]:
-        """What this rank owns, as views: model.<fqn> (fp32 where there is such a copy), and for trained parameters
-        optimizer.exp_avg.<fqn> and optimizer.exp_avg_sq.<fqn>. All ranks have the same keys, in the same order.
+        """What this rank owns, as views into live storage.
+
+        Keys: model.<fqn> (the fp32 master where there is one); for trained parameters optimizer.exp_avg.<fqn> and
+        optimizer.exp_avg_sq.<fqn>. All ranks have the same keys in the same order, some without pieces.
         """
         ...
 
@@ -79,7 +81,7 @@ def build_engine(
 ) -> Engine:
     """An engine around a model on the meta device, with the values that `fill` gives.
 
-    `group`: the ranks that state is divided by; None for this rank alone, which is then stage 0 whatever `zero` says.
+    `group`: the ranks that state is divided by; None for this rank alone, where stage 3 runs as stage 2.
     `precision`: fp32 or bf16. `accumulation`: micro-batches a step.
 
     Raises:

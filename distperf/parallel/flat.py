@@ -7,11 +7,11 @@ Legend: n parameters, N ranks, P elements of a bucket, S = P / N of a shard.
     1       whole until reduced     own shard         sum to shards                    gather weights
     2       own shard               own shard         sum to shards, every backward    gather weights
 
-All three add the same numbers in the same order, so without accumulation their results are equal to the last bit.
+All three add the same numbers in the same order: without accumulation their results are equal to the last bit.
 
-Note [Order of reductions]: a bucket's reduction starts inside the backward pass, as soon as its last gradient arrives,
-but never before the bucket ahead of it: all ranks then communicate in one order even when they use different parameters.
-What got no gradient by the end of the backward pass counts as zero.
+Note [Order of reductions]: a bucket's reduction starts inside the backward pass, as soon as its last gradient
+arrives, but never before the bucket ahead of it: all ranks then communicate in one order even when they use
+different parameters. What got no gradient by the end of the backward pass counts as zero.
 
 Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Li et al., arXiv:2006.15704 (buckets, DDP).
 """
@@ -36,21 +36,22 @@ from distperf.parallel.pieces import OwnedTensor, pieces_of
 from distperf.parallel.scratch import Scratch
 from distperf.recipe.runspec import OptimizerSpec
 
-# Weights updated at a time in bf16: the cast gradient and the new working copy then pass through cache, not memory.
+# Weights updated at a time in bf16: the cast gradient and the new working copy then stay in cache.
 UPDATE_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
 class FlatPlan:
-    """How a flat engine keeps things. `accumulates`: gradients of several micro-batches are added up in fp32."""
+    """How a flat engine keeps things."""
 
     stage: int
-    dtype: torch.dtype  # of working weights, and of their gradients where they need not be added up
-    accumulates: bool
+    dtype: torch.dtype  # of working weights
+    accumulates: bool  # a step has several micro-batches, whose gradients are added up in fp32
     bucket_bytes: int = BUCKET_BYTES
 
     @property
     def gradient_dtype(self) -> torch.dtype:
+        """What gradients are kept in."""
         return torch.float32 if self.accumulates else self.dtype
 
 
@@ -58,9 +59,9 @@ class FlatPlan:
 class LiveBucket:
     """A bucket's memory on this rank.
 
-    working (P,): the model's parameters are views of it. master: fp32 weights that the optimizer moves, (P,) in stage 0
-    and (S,) otherwise; in fp32 and for frozen parameters a view of `working`. moments: like master. grads: (P,), in
-    stage 2 (S,). Frozen buckets have empty grads and moments.
+    working (P,): the model's parameters are views of it. master: fp32 weights that the optimizer moves, (P,) in
+    stage 0 and (S,) otherwise; in fp32 and for frozen parameters a view of `working`. moments: like master.
+    grads: (P,), in stage 2 (S,). Frozen buckets have empty grads and moments.
     """
 
     bucket: Bucket
@@ -75,7 +76,7 @@ class LiveBucket:
 
 
 class FlatEngine:
-    """Trains a model with ZeRO stage 0, 1 or 2. The seam is described at `distperf.parallel.engine.Engine`."""
+    """Trains a model with ZeRO stage 0, 1 or 2. The seam is described at `engine.Engine`."""
 
     def __init__(
         self, model: nn.Module, plan: FlatPlan, peers: Peers, device: torch.device, optimizer: OptimizerSpec
@@ -117,7 +118,8 @@ class FlatEngine:
         }
         for fqn, parameter in install(self.model, views).items():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, *places[fqn]))
+                hook = partial(self._on_gradient, *places[fqn])
+                parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
         place_buffers(self.model, device)
 
     def fill(self, fill: Fill) -> None:
@@ -156,8 +158,8 @@ class FlatEngine:
         assert grad is not None, "the hook runs after accumulation"
         if index not in live.awaited:
             raise DistperfError(
-                f"parameter {slot.fqn} got two gradients in one backward pass, so it cannot be sent at the first. Use "
-                "non-reentrant activation checkpointing (use_reentrant=False)."
+                f"parameter {slot.fqn} got two gradients in one backward pass, so it cannot be sent at the first. "
+                "Use non-reentrant activation checkpointing (use_reentrant=False)."
             )
         place = _slot_view(self._destination(live), slot)
         if index in live.seen:
@@ -260,7 +262,7 @@ class FlatEngine:
     # State
 
     def state(self) -> dict[str, OwnedTensor]:
-        """This rank's shards of weights and moments, as views. Stage 0 is divided among ranks likewise."""
+        """Shards of weights and moments, as views. Stage 0 is divided among ranks likewise."""
         owned = {}
         for live in self._live:
             parts = overlaps(live.bucket, *live.bucket.shard(self._peers.rank, self._peers.size))

@@ -26,9 +26,9 @@ def parameter_infos(model: nn.Module) -> list[ParameterInfo]:
             stride == 0 and size > 1 for stride, size in zip(parameter.stride(), parameter.shape, strict=True)
         ):
             raise DistperfError(
-                f"cannot shard parameter {fqn}: it is an expanded view (shape {tuple(parameter.shape)}, strides "
-                f"{parameter.stride()}), whose elements share memory. Make it a parameter of its real size and expand it "
-                "in forward."
+                f"cannot shard parameter {fqn}: it is an expanded view (shape {tuple(parameter.shape)}, "
+                f"strides {parameter.stride()}), whose elements share memory. Make it a parameter of its real "
+                "size and expand it in forward."
             )
         infos.append(ParameterInfo(fqn, tuple(parameter.shape), parameter.numel(), parameter.requires_grad))
     return infos
@@ -57,11 +57,11 @@ def place_buffers(model: nn.Module, device: torch.device) -> None:
         if empty and not hasattr(module, "init_buffers"):
             where = f"{path}.{empty[0]}" if path else empty[0]
             raise DistperfError(
-                f"buffer {where} has no values: it was made on the meta device. Give {type(module).__name__} a method "
-                "init_buffers(device) that sets its buffers."
+                f"buffer {where} has no values: it was made on the meta device. Give {type(module).__name__} a "
+                "method init_buffers(device) that sets its buffers."
             )
         if empty:
-            module.init_buffers(device)  # type: ignore[operator]  # a method by the convention above
+            module.init_buffers(device)
         for name, buffer in list(module.named_buffers(recurse=False)):
             if buffer.device != device:
                 module._buffers[name] = buffer.to(device)  # keeps whether it is persistent

@@ -1,7 +1,7 @@
 """Which part of a tensor a rank owns: flat intervals of elements as rectangles of the N-d tensor. Pure.
 
-A flat bucket gives a rank the elements [start, stop) of a flattened parameter. Checkpoints speak of rectangles
-(offsets and sizes), so that any other layout can read them; `blocks` translates.
+A flat bucket gives a rank the elements [start, stop) of a flattened parameter. Checkpoints speak of
+rectangles (offsets and sizes), so that any other layout can read them; `blocks` translates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangle of a tensor whose elements are consecutive in row-major order, from element `flat_start` on."""
+    """A rectangle of a tensor whose elements follow each other in row-major order, from `flat_start` on."""
 
     offsets: Shape
     sizes: Shape
@@ -25,6 +25,7 @@ class Block:
 
     @property
     def numel(self) -> int:
+        """How many elements."""
         return math.prod(self.sizes)
 
 
@@ -49,7 +50,7 @@ class OwnedTensor:
 
 
 def blocks(shape: Shape, start: int, stop: int) -> list[Block]:
-    """Rectangles that tile elements [start, stop) of a row-major tensor, in order: at most 2 * dims - 1 of them."""
+    """Rectangles that tile elements [start, stop) of a row-major tensor, in order: at most 2 * dims - 1."""
     if start >= stop:
         return []
     if not shape:

@@ -1,4 +1,4 @@
-"""Transient buffers that are used again and again: gradients on their way, slices received from other ranks."""
+"""Transient buffers, used again and again: gradients on their way, slices received from other ranks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from distperf.measure.memory import storage_bytes
 class Scratch:
     """Flat buffers of one device, lent and taken back.
 
-    Buckets differ a little in size. So that one buffer serves them all, a new buffer is made `usual` elements long
-    unless less than half of that is wanted (or more than all of it); and nobody is lent more than twice the need.
+    Buckets differ a little in size. So that one buffer serves them all, a new buffer is made `usual` elements
+    long unless less than half of that is wanted (or more than all of it); nobody is lent more than twice the need.
     """
 
     def __init__(self, device: torch.device, usual: int) -> None:

@@ -1,9 +1,12 @@
-"""ZeRO stage 3: everything is divided, and a layer's weights are whole only while it computes. On torch's fully_shard.
+"""ZeRO stage 3 on torch's fully_shard: a layer's weights are whole only while it computes.
 
 Legend: n parameters, N ranks, L parameters of the largest layer, w bytes of a working weight.
 
-Rows (dim 0) of every parameter are divided among ranks. fully_shard keeps fp32 shards, which in bf16 are the masters,
-and fp32 gradients: 4n/N of each. Gradients are reduced in fp32, in every micro-batch.
+Rows (dim 0) of every parameter are divided among ranks. fully_shard keeps fp32 shards, which in bf16 are the
+masters, and fp32 gradients: 4n/N of each. Gradients are reduced in fp32, in every micro-batch.
+
+A whole layer that some ranks skip in forward cannot work here: its weights are gathered by all ranks or by
+none, and the group's timeout ends the run. Parameters inside a layer may be unused on any rank.
 
 Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Zhao et al., arXiv:2304.11277 (FSDP).
 """
@@ -20,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, ReduceScatter
 from torch.distributed.tensor import DTensor
 
 from distperf.measure.memory import storage_bytes
@@ -35,7 +39,7 @@ from distperf.recipe.runspec import OptimizerSpec
 
 @dataclass(frozen=True)
 class Rows:
-    """This rank's rows of a parameter, from row `first` on. `moments` is None where it is frozen."""
+    """The rows of a parameter that this rank owns, from row `first` on. `moments` is None where it is frozen."""
 
     info: ParameterInfo
     parameter: nn.Parameter
@@ -54,6 +58,7 @@ class Rows:
         return torch.zeros_like(self.weights) if grad is None else _local(grad)
 
     def owned(self, tensor: Tensor) -> OwnedTensor:
+        """Rows of the parameter's weights or moments, told as a piece of the whole."""
         offsets = (self.first, *(0 for _ in self.info.shape[1:]))
         pieces = (Piece(offsets, tensor),) if tensor.numel() else ()
         return OwnedTensor(self.info.shape, tensor.dtype, pieces)
@@ -84,8 +89,8 @@ class ShardedEngine:
     def backward(self, loss: Tensor, last: bool) -> None:
         """Gradients of one micro-batch, reduced inside the backward pass (`last` makes no difference).
 
-        Cost: sends (N - 1) / N * n * (4 + w) bytes a rank, reducing gradients and gathering weights; the forward pass
-        gathers once more. Peak extra 2 * L * (4 + w).
+        Cost: sends (N - 1) / N * n * (4 + w) bytes a rank, reducing gradients and gathering weights; the forward
+        pass gathers once more. Peak extra 2 * L * (4 + w).
         """
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
 
@@ -111,7 +116,7 @@ class ShardedEngine:
             rows.parameter.grad = None
 
     def state(self) -> dict[str, OwnedTensor]:
-        """This rank's rows of weights and moments, as views."""
+        """Rows of weights and moments, as views."""
         owned = {}
         for rows in self._rows:
             owned[f"model.{rows.info.fqn}"] = rows.owned(rows.weights)
@@ -160,9 +165,8 @@ def _shard(
     for module in model.modules():
         if isinstance(module, FSDPModule):
             _set_reductions(module, mesh)
-    model._apply(
-        lambda t: torch.empty_like(t, device=device) if t.is_meta else t
-    )  # to_empty would take buffers too
+    # What to_empty does, but for buffers, which have their values by now.
+    model._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)  # type: ignore[no-untyped-call]
     return list(zip(infos, model.parameters(), strict=True))
 
 
@@ -177,18 +181,20 @@ def _set_reductions(module: FSDPModule, mesh: DeviceMesh) -> None:
         module.set_custom_reduce_scatter(_Reduce(peers))
 
 
-class _Comm:
-    """What fully_shard asks of a collective: memory, and the call."""
+class _Exchange(Comm):
+    """What fully_shard asks of a collective besides the call itself: memory."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
 
-    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
 
-class _Gather(_Comm):
-    """All-gather by exchange. fully_shard puts this rank's shard where it belongs in the output beforehand."""
+class _Gather(_Exchange, AllGather):
+    """All-gather by exchange. fully_shard has put this rank's shard where it belongs in the output."""
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -196,7 +202,7 @@ class _Gather(_Comm):
         start_gather(output_tensor, self._peers).wait()
 
 
-class _Reduce(_Comm):
+class _Reduce(_Exchange, ReduceScatter):
     """Reduce-scatter by exchange: sums in rank order."""
 
     def __call__(
@@ -212,7 +218,7 @@ class _Reduce(_Comm):
 
 
 def _rows_of(info: ParameterInfo, parameter: nn.Parameter, mesh: DeviceMesh) -> Rows:
-    """fully_shard divides rows as torch.chunk does: ceil(rows / N) for the first ranks, what is left for the others."""
+    """Rows as fully_shard divides them, like torch.chunk: ceil(rows / N) for the first ranks, then what is left."""
     local = _local(parameter)
     length = -(-info.shape[0] // mesh.size())
     first = min(length * mesh.get_local_rank(), info.shape[0])

@@ -1,0 +1,56 @@
+"""The layout of parameters in buckets."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distperf.parallel.buckets import ParameterInfo, layout, overlaps
+
+shapes = st.lists(st.integers(1, 6), max_size=3).map(tuple)
+models = st.lists(st.tuples(shapes, st.booleans()), max_size=12).map(
+    lambda listed: [
+        ParameterInfo(f"p{i}", shape, math.prod(shape), trainable)
+        for i, (shape, trainable) in enumerate(listed)
+    ]
+)
+
+
+@given(models, st.integers(1, 5), st.integers(1, 80))
+def test_every_element_is_owned_once(parameters, num_shards, bucket_numel):
+    """Over all shards of all buckets each element of each parameter appears exactly once, at its own place."""
+    owned = {p.fqn: [] for p in parameters}
+    for bucket in layout(parameters, num_shards, bucket_numel):
+        assert bucket.size % num_shards == 0
+        assert bucket.size - bucket.used < num_shards
+        for rank in range(num_shards):
+            start, stop = bucket.shard(rank, num_shards)
+            for part in overlaps(bucket, start, stop):
+                assert part.slot.offset + part.in_parameter == start + part.in_shard
+                owned[part.slot.fqn] += range(part.in_parameter, part.in_parameter + part.length)
+    for parameter in parameters:
+        assert owned[parameter.fqn] == list(range(parameter.numel))
+
+
+@given(models, st.integers(1, 80))
+def test_a_bucket_treats_its_parameters_alike(parameters, bucket_numel):
+    """Weight decay and freezing are properties of a bucket; only a single parameter may exceed its size."""
+    by_name = {p.fqn: p for p in parameters}
+    for bucket in layout(parameters, 2, bucket_numel):
+        members = [by_name[slot.fqn] for slot in bucket.slots]
+        assert {m.decays for m in members} == {bucket.decays}
+        assert {m.trainable for m in members} == {bucket.trainable}
+        assert len(members) == 1 or bucket.used <= bucket_numel
+
+
+def test_buckets_come_in_the_order_the_backward_pass_completes_them():
+    """The bucket of all norms is complete only with the first layer, so it comes after the buckets of later layers."""
+    parameters = [
+        ParameterInfo(f"layers.{i}.{name}", shape, math.prod(shape), True)
+        for i in range(3)
+        for name, shape in (("norm", (4,)), ("weight", (4, 4)))
+    ]
+    firsts = [bucket.slots[-1].fqn for bucket in layout(parameters, 2, 16)]
+    assert firsts == ["layers.2.weight", "layers.1.weight", "layers.0.weight", "layers.0.norm"]
