@@ -82,10 +82,12 @@ class SshStream:
         said = self._stderr.decode("utf-8", "replace").strip()
         if status >= 0:
             what = f"the remote command ended with status {status}"
-        elif self._closed or self._link.is_active():
+        elif self._closed:
             what = ""
-        else:
+        elif not self._link.is_active():
             what = "the connection was lost"
+        else:  # sshd tells the signal, but paramiko drops that message
+            what = "the remote command was killed by a signal" if self._session.closed else ""
         return "; it said:\n".join(filter(None, (what, said)))
 
     def _keep_stderr(self) -> None:

@@ -114,6 +114,14 @@ def test_a_command_that_cannot_start_is_explained(lab, user, command, said, stat
     stream.close()
 
 
+def test_a_killed_command_is_told_from_a_lost_link(lab):
+    """No exit status and a living connection: a signal ended it."""
+    stream = lab.transport("kill -9 $$").connect(HOST1)
+    assert read_all(stream) == b""
+    assert stream.explain() == "the remote command was killed by a signal"
+    stream.close()
+
+
 def test_stderr_cannot_block_stdout(lab):
     """Megabytes on stderr are read all the time, and only their end is kept."""
     stream = lab.transport("head -c 9000000 /dev/zero >&2; echo done; echo last words >&2").connect(HOST1)
