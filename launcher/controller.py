@@ -10,6 +10,7 @@ import queue
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class Controller:
         self._steps: dict[int, int] = {}
         self._steps_kept_t = 0.0
         self._ticked_t = self._pinged_t = 0.0
+        self._events: deque[events.Event] = deque()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.state = supervise.created(order.created)
         self._hosts = {label(node.host): node for node in order.placement.nodes}
@@ -187,9 +189,15 @@ class Controller:
     # Events and actions.
 
     def _happened(self, event: events.Event) -> None:
-        if event.kept:
-            self._journal.write(event)
-        self._carry_out(supervise.advance(self.state, event))
+        """Take in an event, then what its actions make happen: one after the other, as the journal tells them."""
+        self._events.append(event)
+        if len(self._events) > 1:
+            return  # called by an action: the loop below is at it
+        while self._events and not self.state.over:
+            if self._events[0].kept:
+                self._journal.write(self._events[0])
+            self._carry_out(supervise.advance(self.state, self._events[0]))
+            self._events.popleft()
         self._screen.state(self.state)
 
     def _carry_out(self, step: supervise.Step) -> None:
@@ -237,7 +245,7 @@ class Controller:
             self._nodes.inbox.put((label(host), _Reopened(None)))
 
     def _note(self, action: actions.Note) -> None:
-        self._happened(events.Noted(self._now(), action.text))
+        self._journal.write(events.Noted(self._now(), action.text))
         self._screen.note(action.text)
 
     def _give_up(self, action: actions.GiveUp) -> None:

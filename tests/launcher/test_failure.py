@@ -1,0 +1,52 @@
+import pytest
+
+from launcher import failure
+from launcher.events import NodeLost, RankExited
+from launcher.state import Rank
+
+
+def explain(error=None, code=None, signal=None, start_error=None):
+    rank = Rank(3, 1, "gpu-b", 1, pid=77, step=12, error=error)
+    return failure.of_rank(rank, RankExited(1.0, 2, 3, code, signal, "last words", start_error))
+
+
+@pytest.mark.parametrize(
+    ("seen", "cause", "message"),
+    [
+        ({"code": 7}, "exit", "exited with code 7"),
+        ({"code": 0}, "exit", "exited with code 0 before the last step was done"),
+        ({"signal": "SIGTERM"}, "signal", "killed by SIGTERM"),
+        ({"start_error": "cannot start x: not found"}, "connect", "cannot start x: not found"),
+        ({"code": 1, "error": {"type": "ValueError", "message": "no"}}, "exit", "ValueError: no"),
+        ({"code": 1, "error": {"type": "ImportError", "message": "x"}}, "import", "ImportError: x"),
+        ({"signal": "SIGABRT", "error": {"type": "KeyError", "message": "k"}}, "exit", "KeyError: k"),
+    ],
+)
+def test_cause(seen, cause, message):
+    """The rank's own word stands before its signal or code; all facts of the rank are kept."""
+    found = explain(**seen)
+    assert (found.cause, found.message) == (cause, message)
+    assert (found.host, found.rank, found.pid, found.attempt, found.step) == ("gpu-b", 3, 77, 2, 12)
+    assert (found.exit_code, found.signal, found.log_tail) == (seen.get("code"), seen.get("signal"), "last words")
+
+
+def test_sigkill_says_memory():
+    """C03: "killed by SIGKILL" comes with the likely reason and where to look."""
+    assert "memory" in explain(signal="SIGKILL").message
+    assert "dmesg" in explain(signal="SIGKILL").message
+
+
+@pytest.mark.parametrize("kind", sorted(failure.FINAL_ERRORS))
+def test_final_errors_are_not_retried(kind):
+    """What another try cannot mend is marked so; so is a rank that could not be started."""
+    assert not explain(code=1, error={"type": kind, "message": ""}).retry
+    assert not explain(start_error="not found").retry
+    assert explain(code=1).retry
+    assert explain(code=1, error={"type": "RuntimeError", "message": ""}).retry
+
+
+def test_lost_node():
+    """A lost node is a failure of its own, of no rank."""
+    found = failure.of_node(NodeLost(1.0, "gpu-b", "the connection ended"), 2, 5)
+    assert (found.cause, found.host, found.rank, found.message) == ("node_lost", "gpu-b", None, "the connection ended")
+    assert (found.attempt, found.step, found.retry) == (2, 5, True)

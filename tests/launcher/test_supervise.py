@@ -1,0 +1,489 @@
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import supervise
+from launcher.actions import Finish, GiveUp, Note, PickPort, Reopen, StartRanks, StopRanks, Write
+from launcher.events import (
+    AttemptBegan,
+    Ended,
+    Heard,
+    Interrupted,
+    NodeBack,
+    NodeIdle,
+    NodeLost,
+    Noted,
+    PortPicked,
+    Progressed,
+    RankExited,
+    RankReported,
+    RankStarted,
+    ReopenFailed,
+    Restarting,
+    RunCreated,
+    Tick,
+)
+
+HOSTS = ("a", "b")
+POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 10.0, "lease_s": 25.0, "grace_s": 30.0, "script": False}
+
+
+def created(ranks=4, **policy):
+    placed = [
+        {"rank": r, "local_rank": r % 2, "host": HOSTS[r // 2], "node_rank": r // 2, "coordinates": {}}
+        for r in range(ranks)
+    ]
+    return RunCreated(0.0, "run", "run", 10, placed, {**POLICY, **policy}, {"host": "c", "pid": 1, "created": 0.0}, "0")
+
+
+class Run:
+    """A run that is driven by hand: the state, all actions so far, and the journal a controller would have kept."""
+
+    def __init__(self, **policy):
+        first = created(**policy)
+        self.journal = [first]
+        self.actions = []
+        self.events = []
+        self.state = supervise.created(first)
+        self._take(supervise.begin(self.state))
+
+    def _take(self, step):
+        self.state, actions = step
+        self.actions += actions
+        for action in actions:
+            if isinstance(action, Write):
+                self.journal.append(action.event)
+            elif isinstance(action, Finish):
+                self.journal.append(Ended(self.state.t, action.state, action.exit_code))
+            elif isinstance(action, GiveUp):
+                self.events.append(NodeLost(self.state.t, action.host, action.why))
+        return actions
+
+    def send(self, kind, *fields, dt=0.01, attempt=None):
+        """An event now; kinds that have an attempt get the current one. Returns the actions."""
+        names = [f.name for f in dataclasses.fields(kind)]
+        if "attempt" in names:
+            fields = (self.state.attempt if attempt is None else attempt, *fields)
+        self.events = [kind(self.state.t + dt, *fields)]
+        actions = ()
+        for event in self.events:  # giving a host up adds to them
+            if event.kept and not self.state.over:
+                self.journal.append(event)
+            actions += self._take(supervise.advance(self.state, event))
+        return actions
+
+    def start(self):
+        self.send(PortPicked, "127.0.0.1", 1234)
+        for rank in self.state.ranks:
+            self.send(RankStarted, rank.rank, 100 + rank.rank)
+        return self
+
+    def exit(self, rank, code=1, signal=None, **more):
+        return self.send(RankExited, rank, code, signal, f"tail {rank}", None, **more)
+
+    def done(self, rank):
+        self.send(RankReported, rank, {"kind": "done"})
+        return self.exit(rank, 0)
+
+    def idle(self, *hosts):
+        return [action for host in hosts or HOSTS for action in self.send(NodeIdle, host)]
+
+    def replayed(self):
+        state = supervise.created(self.journal[0])
+        for event in self.journal[1:]:
+            state, _ = supervise.observe(state, event)
+        return state
+
+
+def story(state):
+    return state.state, state.attempt, state.first_failure, state.exit_code
+
+
+# One test an edge of the lifecycle.
+
+
+def test_begins_with_a_port():
+    """The first attempt is written down and asks for a port; nothing is started before there is one."""
+    run = Run()
+    assert run.actions == [Write(AttemptBegan(0.0, 1)), PickPort()]
+    assert run.state.state == "starting"
+
+
+def test_port_starts_all_ranks():
+    """With a port the attempt's ranks are started, once."""
+    run = Run()
+    assert run.send(PortPicked, "192.0.2.1", 99) == (StartRanks(1, "192.0.2.1", 99),)
+    assert run.state.in_flight
+
+
+def test_running_when_all_ranks_exist():
+    """starting -> running with the last rank's process, not before."""
+    run = Run()
+    run.send(PortPicked, "x", 1)
+    for rank in range(4):
+        assert run.state.state == "starting"
+        run.send(RankStarted, rank, rank)
+    assert run.state.state == "running"
+
+
+def test_finished_when_done_and_idle():
+    """running -> finished needs every rank's "done", its exit with 0, and every node idle."""
+    run = Run().start()
+    for rank in range(4):
+        run.done(rank)
+    assert run.idle("a") == []
+    assert run.idle("b") == [Finish("finished", 0)]
+
+
+def test_early_exit_with_0_is_a_failure():
+    """A rank that exits 0 without having said done has left its peers alone."""
+    run = Run().start()
+    assert run.exit(2, 0) == (StopRanks(1, 30.0),)
+    assert run.state.failure.message == "exited with code 0 before the last step was done"
+
+
+def test_a_script_may_exit_0_when_it_likes():
+    """A user's script tells no done: 0 is enough."""
+    run = Run(script=True).start()
+    for rank in range(4):
+        run.exit(rank, 0)
+    run.idle()
+    assert story(run.state)[0::3] == ("finished", 0)
+
+
+@pytest.mark.parametrize("code", [1, 2, 139])
+def test_failure_stops_the_others(code):
+    """running -> stopping with the first rank that fails; the others get their grace."""
+    run = Run().start()
+    assert run.exit(1, code) == (StopRanks(1, 30.0),)
+    assert run.state.state == "stopping"
+
+
+def test_first_failure_by_receipt_followers_folded():
+    """C04: the first that is heard of is the answer, whatever the others say later; they are its followers."""
+    run = Run().start()
+    run.exit(1, None, "SIGKILL")
+    for rank in (3, 0, 2):
+        run.exit(rank, None, "SIGABRT")
+    failure = run.state.first_failure
+    assert (failure.rank, failure.signal, failure.followers) == (1, "SIGKILL", (3, 0, 2))
+
+
+def test_restart_only_when_all_is_idle():
+    """stopping -> restarting when nothing of the attempt is left on any node; then the next one after the wait."""
+    run = Run().start()
+    run.exit(0)
+    assert run.idle("a") == []
+    (write,) = run.idle("b")
+    assert isinstance(write.event, Restarting)
+    assert run.state.state == "restarting"
+    assert run.send(Tick, dt=run.state.restart_at - run.state.t - 0.01) == ()
+    assert run.send(Tick, dt=0.02) == (Write(AttemptBegan(run.state.t, 2)), PickPort())
+    assert (run.state.state, run.state.attempt, run.state.failure) == ("starting", 2, None)
+
+
+def test_budget_used_up_is_failed():
+    """The last attempt's failure ends the run with 1, its reason said."""
+    run = Run(max_restarts=0).start()
+    run.exit(0)
+    note, finish = run.idle()
+    assert note == Note("no restart: 0 of 0 restarts are used")
+    assert finish == Finish("failed", 1)
+
+
+def test_progress_makes_a_restart_free_of_wait():
+    """An attempt that got further than any before is followed at once; one that did not, after a wait."""
+    run = Run(max_restarts=9).start()
+    run.send(Progressed, {"0-3": 5})
+    run.exit(0)
+    run.idle()
+    assert run.state.restart_at == run.state.t
+    run.send(Tick)
+    run.start().send(Progressed, {"0-3": 5})
+    run.exit(0)
+    run.idle()
+    assert run.state.restart_at == pytest.approx(run.state.t + 1.0)
+
+
+def test_late_words_change_nothing():
+    """Events of an attempt that is over do not reach the next one's state."""
+    run = Run().start()
+    run.exit(0)
+    run.idle()
+    run.send(Tick, dt=5.0)
+    run.start()
+    before = run.state
+    run.exit(1, 9, attempt=1)
+    run.send(NodeIdle, "a", attempt=1)
+    run.send(RankStarted, 0, 1, attempt=1)
+    run.send(Progressed, {"0-3": 9}, attempt=1)
+    run.send(RankReported, 0, {"kind": "error"}, attempt=1)
+    assert dataclasses.replace(run.state, t=0) == dataclasses.replace(before, t=0)
+
+
+def test_lost_node_fails_the_attempt_and_is_reopened():
+    """running -> stopping; when the rest is idle the host is opened anew, and the next attempt waits for it."""
+    run = Run().start()
+    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 30.0),)
+    assert [r.state for r in run.state.ranks] == ["running", "running", "stopped", "stopped"]
+    assert Reopen("b") in run.idle("a")
+    assert run.send(Tick, dt=9.0) == ()
+    assert PickPort() in run.send(NodeBack, "b")
+
+
+def test_lost_node_that_stays_away_ends_the_run():
+    """restarting -> failed when the host cannot be reached again; the lost node remains the first failure."""
+    run = Run().start()
+    run.send(NodeLost, "b", "cut")
+    run.idle("a")
+    note, finish = run.send(ReopenFailed, "b", "no route")
+    assert "b could not be reached again: no route" in note.text
+    assert finish == Finish("failed", 1)
+    assert run.state.first_failure.cause == "node_lost"
+
+
+def test_node_lost_while_a_restart_waits_is_reopened():
+    """A second loss during the wait does not leave the run waiting for ever."""
+    run = Run().start()
+    run.exit(0)
+    run.idle()
+    assert run.send(NodeLost, "a", "cut") == (Reopen("a"),)
+    run.send(Tick, dt=9.0)
+    assert run.state.state == "restarting"
+    assert PickPort() in run.send(NodeBack, "a")
+
+
+def test_node_lost_while_the_port_is_picked_counts():
+    """An attempt that fails before its ranks are started is an attempt."""
+    run = Run(max_restarts=1)
+    run.send(NodeLost, "a", "cut")
+    assert (run.state.state, run.state.attempt) == ("restarting", 1)
+    run.send(NodeBack, "a", dt=9.0)
+    assert run.state.attempt == 2
+    assert Finish("failed", 1) in run.send(NodeLost, "b", "cut")
+
+
+def test_lost_node_that_was_done_does_no_harm():
+    """A node whose ranks are all done and whose logs are complete may go."""
+    run = Run().start()
+    for rank in range(4):
+        run.done(rank)
+    run.idle("b")
+    assert run.send(NodeLost, "b", "cut") == ()
+    assert run.idle("a") == [Finish("finished", 0)]
+
+
+def test_silence_is_told_then_given_up():
+    """Two limits: unreachable after heartbeat_timeout_s (a note), lost after lease + grace."""
+    run = Run().start()
+    run.send(Heard, "a")
+    run.send(Heard, "b")
+    run.send(Heard, "a", dt=9.0)
+    assert run.send(Heard, "a", dt=2.0) == (Note("b is unreachable: nothing heard for 10 s"),)
+    assert run.state.unreachable == {"b"}
+    assert run.send(Heard, "a", dt=5.0) == ()
+    for _ in range(9):
+        run.send(Heard, "a", dt=5.0)
+    assert run.state.lost == {"b"}
+    assert run.state.first_failure.cause == "node_lost"
+
+
+def test_a_node_that_never_says_anything_is_noticed():
+    """Silence counts from the attempt's beginning, not from a first word."""
+    run = Run().start()
+    run.send(Heard, "a", dt=11.0)
+    assert run.state.unreachable == {"b"}
+
+
+def test_an_unreachable_node_that_speaks_again():
+    """It is simply there again, and the next silence is told again."""
+    run = Run().start()
+    run.send(Heard, "a", dt=11.0)
+    run.send(Heard, "b")
+    assert run.state.unreachable == frozenset()
+    run.send(Heard, "a", dt=9.0)
+    assert Note("b is unreachable: nothing heard for 10 s") in run.send(Heard, "a", dt=2.0)
+
+
+def test_records_of_a_rank():
+    """Memory, phase, checkpoint and error records land in the state; unknown ones are nothing."""
+    run = Run().start()
+    run.send(RankReported, 1, {"kind": "memory", "parameters_bytes": 8, "device": "cpu"})
+    run.send(RankReported, 1, {"kind": "phase", "phase": "train"})
+    run.send(RankReported, 0, {"kind": "event", "event": "checkpoint", "path": "/c/step-5"})
+    run.send(RankReported, 1, {"kind": "new", "x": 1})
+    rank = run.state.ranks[1]
+    assert (rank.memory, rank.phase, run.state.checkpoint) == ({"parameters_bytes": 8}, "train", "/c/step-5")
+    run.send(RankReported, 1, {"kind": "error", "type": "ValueError", "message": "no", "traceback": "T"})
+    run.exit(1)
+    assert (run.state.first_failure.message, run.state.first_failure.traceback) == ("ValueError: no", "T")
+
+
+def test_exits_after_an_interrupt_are_no_failures():
+    """Ranks that SIGTERM ends are stopped, not failed; one that still finishes is done."""
+    run = Run().start()
+    run.send(Interrupted, "SIGINT")
+    run.exit(0, None, "SIGTERM")
+    run.done(1)
+    assert [r.state for r in run.state.ranks[:2]] == ["stopped", "done"]
+    assert run.state.first_failure is None
+
+
+def test_second_interrupt_is_at_once():
+    """C08: the first one gives grace, any further one none."""
+    run = Run().start()
+    sent = [action for _ in range(3) for action in run.send(Interrupted, "SIGINT")]
+    assert [action.grace_s for action in sent] == [30.0, 0.0, 0.0]
+
+
+def test_step_of_a_run():
+    """The step that all reporting ranks have finished."""
+    run = Run().start()
+    run.send(Progressed, {"0-2": 5, "3": 4})
+    assert run.state.step == 4
+
+
+MOMENTS = {
+    "picking a port": lambda run: None,
+    "starting": lambda run: (run.send(PortPicked, "x", 1), run.send(RankStarted, 0, 1)),
+    "running": lambda run: run.start(),
+    "stopping": lambda run: run.start().exit(1),
+    "a node lost": lambda run: run.start().send(NodeLost, "b", "cut"),
+    "restarting": lambda run: (run.start().exit(1), run.idle()),
+    "picking a second port": lambda run: (run.start().exit(1), run.idle(), run.send(Tick, dt=9.0)),
+    "reopening": lambda run: (run.start().send(NodeLost, "b", "cut"), run.idle("a")),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
+    """Whatever the run is about, it ends with the signal's code once nothing of it is left."""
+    run = Run()
+    MOMENTS[moment](run)
+    in_flight = run.state.in_flight
+    run.send(Interrupted, signal)
+    assert run.state.over != in_flight
+    for host in HOSTS:
+        run.idle(host)
+    assert (run.state.state, run.state.exit_code) == ("stopped", code)
+    assert story(run.replayed()) == story(run.state)
+
+
+# Properties.
+
+EDGES = {
+    "starting": {"starting", "running", "stopping", "restarting", "finished", "failed", "stopped"},
+    "running": {"running", "stopping", "restarting", "finished", "failed", "stopped"},
+    "stopping": {"stopping", "restarting", "failed", "stopped"},
+    "restarting": {"restarting", "starting", "failed", "stopped"},
+    "finished": {"finished"},
+    "failed": {"failed"},
+    "stopped": {"stopped"},
+}
+hosts, ranks = st.sampled_from(HOSTS), st.integers(0, 3)
+signals = st.none() | st.sampled_from(["SIGKILL", "SIGTERM"])
+records = st.sampled_from(
+    [{"kind": "done"}, {"kind": "error", "type": "DataError", "message": ""}, {"kind": "phase"}, {"kind": "x"}]
+)
+occurrences = st.one_of(
+    st.just((PortPicked, "x", 1)),
+    st.tuples(st.just(RankStarted), ranks, st.just(7)),
+    st.tuples(st.just(RankReported), ranks, records),
+    st.tuples(st.just(RankExited), ranks, st.none() | st.integers(0, 2), signals, st.just(""), st.none()),
+    st.tuples(st.just(Progressed), st.fixed_dictionaries({"0-3": st.integers(0, 9)})),
+    st.tuples(st.just(Heard), hosts),
+    st.tuples(st.just(NodeIdle), hosts),
+    st.tuples(st.just(NodeIdle), hosts),
+    st.tuples(st.just(NodeLost), hosts, st.just("cut")),
+    st.tuples(st.just(NodeBack), hosts),
+    st.tuples(st.just(NodeBack), hosts),
+    st.tuples(st.just(ReopenFailed), hosts, st.just("no route")),
+    st.tuples(st.just(Interrupted), st.sampled_from(["SIGINT", "SIGTERM"])),
+    st.just((Tick,)),
+    st.just((Noted, "note")),
+)
+sequences = st.lists(
+    st.tuples(occurrences, st.sampled_from([0.0, 0.1, 1.0, 5.0, 60.0]), st.sampled_from([None] * 5 + [0, 1, 2])),
+    max_size=60,
+)
+
+
+@settings(max_examples=300)
+@given(sequences, st.booleans(), st.integers(0, 3))
+def test_any_sequence_of_events(sequence, script, max_restarts):
+    """No illegal step, no restart too many, at most one end, a journal that replays to the same story, and after an
+    interrupt an end as soon as every host is idle or lost.
+    """
+    run = Run(script=script, max_restarts=max_restarts)
+    for (kind, *fields), dt, attempt in sequence:
+        before = run.state
+        run.send(kind, *fields, dt=dt, attempt=attempt)
+        assert run.state.state in EDGES[before.state]
+        assert story(run.replayed()) == story(run.state)
+    if not run.state.over:
+        run.send(Interrupted, "SIGINT")
+        for host in HOSTS:
+            run.idle(host)
+        assert run.state.exit_code == (143 if run.state.interrupted == "SIGTERM" else 130)
+    began = [action for action in run.actions if isinstance(action, Write) and isinstance(action.event, AttemptBegan)]
+    assert [action.event.attempt for action in began] == list(range(1, len(began) + 1))
+    assert len(began) <= max_restarts + 1
+    assert sum(isinstance(action, Finish) for action in run.actions) == 1
+    assert story(run.replayed()) == story(run.state)
+
+
+class World:
+    """Nodes as they behave: they do what actions ask for, or fail, by chance."""
+
+    def __init__(self, random, max_restarts):
+        self.random, self.run = random, Run(max_restarts=max_restarts)
+        self.todo = list(self.run.actions)
+
+    def tell(self, kind, *fields):
+        self.todo += self.run.send(kind, *fields, dt=self.random.choice([0.0, 0.5, 2.0]))
+
+    def carry_out(self, action):
+        state, lucky = self.run.state, self.random.random() < 0.8
+        if isinstance(action, PickPort):
+            self.tell(*((PortPicked, "x", 1) if lucky else (NodeLost, "a", "cut")))
+        elif isinstance(action, Reopen):
+            self.tell(*((NodeBack, action.host) if lucky else (ReopenFailed, action.host, "no route")))
+        elif isinstance(action, StartRanks):
+            for rank in state.ranks:
+                self.tell(RankStarted, rank.rank, 1)
+        elif isinstance(action, StopRanks) and state.in_flight:
+            for rank in state.ranks:
+                if not rank.over:
+                    self.tell(RankExited, rank.rank, None, "SIGTERM", "", None)
+            for host in HOSTS:
+                if host not in state.lost:
+                    self.tell(NodeIdle, host)
+
+    def live(self):
+        rank = self.random.choice(self.run.state.ranks)
+        if self.random.random() < 0.1:
+            self.tell(NodeLost, rank.host, "cut")
+        elif not rank.over and rank.state == "running" and self.random.random() < 0.3:
+            self.tell(RankExited, rank.rank, self.random.choice([0, 1]), None, "", None)
+        else:
+            self.tell(Tick)
+        for host in HOSTS:
+            if host not in self.run.state.lost:
+                self.tell(Heard, host)
+
+
+@settings(max_examples=150)
+@given(st.randoms(use_true_random=False), st.integers(0, 4))
+def test_every_run_ends(random, max_restarts):
+    """With nodes that do what they are asked or are lost, and ranks that fail some day, no run waits for ever."""
+    world = World(random, max_restarts)
+    for _ in range(400):
+        while world.todo:
+            world.carry_out(world.todo.pop(0))
+        if world.run.state.over:
+            return
+        world.live()
+    raise AssertionError(f"still {world.run.state}")
