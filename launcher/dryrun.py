@@ -74,6 +74,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
         **dict.fromkeys(OPEN),
         "reasons": spec.reasons if spec else {},
         "warnings": _warnings(outcome.parsed) + list(state.notes if state else ()),
+        "nodes": _nodes(outcome) if with_commands else None,
         "ranks": _ranks(outcome, with_commands),
     }
 
@@ -94,6 +95,7 @@ def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
     if outcome.spec is not None:
         lines += _training_lines(outcome, value)
     lines += [f"warning: {warning}" for warning in value["warnings"]]
+    lines += [f"{node['host']}: {node['connect']}" for node in value["nodes"] or () if node["connect"]]
     for rank in value["ranks"]:
         lines.append(
             f"rank {rank['rank']}: {rank['host']} slot {rank['slot']} (local rank {rank['local_rank']})"
@@ -129,6 +131,17 @@ def _state(planned: Planned) -> StateBytes | None:
 
 def _warnings(parsed: Parsed) -> list[str]:
     return list(parsed.warnings)
+
+
+def _nodes(planned: Planned) -> list[dict[str, Any]]:
+    """How each node would be reached: the ssh command that logs in the same way."""
+    transport = make_transport(planned.parsed)
+    nodes = [
+        {"host": label(node.host), "connect": transport.describe(node.host) or None}
+        for node in planned.placement.nodes
+    ]
+    transport.close()
+    return nodes
 
 
 def _ranks(planned: Planned, with_commands: bool) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -50,6 +51,7 @@ class Request:
     nproc: int | None = None
     run_dir: Path = Path("runs")
     resume: str | None = None
+    ssh_options: tuple[str, ...] = ()
     check: bool = True
     quiet: bool = False
 
@@ -65,6 +67,7 @@ class Parsed:
     run: RunDir
     workdir: str
     resume: str = ""
+    ssh_options: dict[str, str] = field(default_factory=dict)
 
     @property
     def local(self) -> bool:
@@ -108,7 +111,15 @@ def parse(request: Request) -> Parsed:
         run=RunDir(request.run_dir.absolute() / new_run_id(recipe.name)),
         workdir=os.path.abspath(recipe.launch.workdir),
         resume=find_checkpoint(request.resume, request.run_dir),
+        ssh_options=_ssh_options(request.ssh_options),
     )
+
+
+def _ssh_options(texts: tuple[str, ...]) -> dict[str, str]:
+    bad = next((text for text in texts if not re.fullmatch(r"[A-Za-z]+=.+", text)), None)
+    if bad is not None:
+        raise UsageError(f"--ssh-option {bad!r}: it takes KEY=VALUE, as ssh's -o does: ConnectTimeout=3")
+    return dict(text.split("=", 1) for text in texts)
 
 
 def find_checkpoint(resume: str | None, runs: Path) -> str:
@@ -164,7 +175,7 @@ def make_transport(parsed: Parsed) -> Transport:
         return LocalTransport()
     from launcher.transport.ssh import SshTransport  # 0.1 s of imports that a local run does without
 
-    return SshTransport()
+    return SshTransport(options=parsed.ssh_options)
 
 
 def with_probed_slots(parsed: Parsed, nodes: Nodes) -> Parsed:

@@ -26,6 +26,7 @@ RunDir = typer.Option("runs", "--run-dir", metavar="DIR", help="Folder that run 
 Resume = typer.Option(
     None, "--resume", metavar="RUN|CKPT", help="Go on from a run's or this checkpoint, as a new run."
 )
+SshOption = typer.Option(None, "--ssh-option", metavar="KEY=VALUE", help="As ssh's -o; beside ~/.ssh/config.")
 AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
 
 
@@ -46,6 +47,7 @@ def launch(
     nproc: int | None = Nproc,
     run_dir: Path = RunDir,
     resume: str | None = Resume,
+    ssh_options: list[str] | None = SshOption,
     no_check: bool = typer.Option(
         False, "--no-check", help="Skip the checks of versions and shared folders."
     ),
@@ -73,6 +75,7 @@ def launch(
         nproc=nproc,
         run_dir=run_dir,
         resume=resume,
+        ssh_options=tuple(ssh_options or ()),
         check=not no_check,
         quiet=quiet,
     )

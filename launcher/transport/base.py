@@ -32,5 +32,8 @@ class Transport(Protocol):
         Called from many threads at once. Raises a TransportError; never prompts and never waits without limit.
         """
 
+    def describe(self, host: Host) -> str:
+        """The command line by which a person would get to `host` the same way, or "". Contacts nobody."""
+
     def close(self) -> None:
         """Release what is shared between connections (jump hosts, threads)."""
