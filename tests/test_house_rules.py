@@ -252,6 +252,25 @@ def test_tests_are_no_packages():
     assert list((ROOT / "tests").rglob("__init__.py")) == []
 
 
+def listed_modules(tree: str) -> Iterator[str]:
+    """Paths of the files in an indented listing: two spaces a level, folders end with a slash."""
+    folders: list[str] = []
+    for line in tree.splitlines():
+        name = line.split()[0] if line.strip() else ""
+        level = (len(line) - len(line.lstrip())) // 2
+        if name.endswith("/"):
+            folders = [*folders[:level], name]
+        elif name:
+            yield "".join(folders[:level]) + name
+
+
+def test_architecture_lists_every_module():
+    """docs/architecture.md has one line for each module, and for no other."""
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## Modules")[1].split("```")[1]
+    there = {str(path.relative_to(ROOT)) for path in MODULES.values() if path.name != "__init__.py"}
+    assert set(listed_modules(text)) == there
+
+
 def anchors(markdown: str) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", markdown, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
