@@ -194,7 +194,12 @@ class FrameReader:
     def __init__(self, nonce: Optional[str] = None) -> None:
         self._buffer = bytearray()
         self._marker = None if nonce is None else marker(nonce)
-        self.noise = b""
+        self._noise = b""
+
+    @property
+    def noise(self) -> bytes:
+        """What came before the marker, as far as it is kept; all of it while there is no marker."""
+        return self._noise if self._marker is None else self._noise + bytes(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[Union[Message, LogBytes]]:
         """Yield every complete frame. Raises BadFrame; the stream cannot be used after that."""
@@ -221,7 +226,7 @@ class FrameReader:
         at = self._buffer.find(self._marker)
         keep = len(self._buffer) - len(self._marker) + 1 if at < 0 else at
         if keep > 0:
-            self.noise = (self.noise + bytes(self._buffer[:keep]))[-MAX_NOISE_BYTES:]
+            self._noise = (self._noise + bytes(self._buffer[:keep]))[-MAX_NOISE_BYTES:]
             del self._buffer[:keep]
         if at < 0:
             return False

@@ -122,7 +122,7 @@ def find_run(run: str | None, runs: Path) -> RunDir:
             )
         return RunDir(latest.resolve())
     for path in (runs / run, Path(run)):
-        if (path / "events.jsonl").exists():
+        if os.path.exists(path / "events.jsonl"):  # unlike Path's, false for any name that cannot be one
             return RunDir(path.resolve())
     near = sorted(r.run_id for r in all_runs(runs) if r.run_id.startswith(run))
     if len(near) == 1:

@@ -1,0 +1,221 @@
+import json
+import os
+import signal
+
+import pytest
+from fakes import FakeClock, FakeTransport, ScriptedAgent
+
+from launcher import events, protocol
+from launcher.controller import Controller, Order, fold_steps
+from launcher.errors import RunFolderError
+from launcher.hostfile import Host
+from launcher.journal import read_lines, replay
+from launcher.nodes import Nodes
+from launcher.plan import NodeFacts, Program, place
+from launcher.rundir import RunDir
+
+POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 2.0, "lease_s": 4.0, "grace_s": 3.0, "script": False}
+
+
+class Screen:
+    """Remembers what it was shown."""
+
+    def __init__(self):
+        self.notes, self.logs, self.states = [], [], []
+
+    def log(self, host, rank, data):
+        self.logs.append((host, rank, data))
+
+    def metrics(self, line):
+        pass
+
+    def state(self, state):
+        if not self.states or self.states[-1] != state.state:
+            self.states.append(state.state)
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """launch(a=[agents], b=[agents]) runs two ranks a host to the end; real time hardly passes."""
+    opened = []
+
+    def run(*, policy=(), **agents):
+        hosts = tuple(Host(name, (0, 1)) for name in agents)
+        placement = place(hosts, lambda rank: {"dp_shard": rank})
+        clock = FakeClock()
+        nodes = Nodes(FakeTransport(**agents))
+        nodes.inbox = clock.inbox()
+        nodes.open_all(hosts)
+        opened.append(nodes)
+        folder = RunDir(tmp_path / "run")
+        folder.create()
+        ranks = [
+            {k: v for k, v in vars(r).items() if k != "slot"}
+            for r in placement.ranks
+        ]  # fmt: skip
+        created = events.RunCreated(
+            0.0, "run", "run", 9, ranks, {**POLICY, **dict(policy)}, {"host": "c", "pid": 1, "created": 0.0}, "0"
+        )
+        facts = {name: NodeFacts("python3", "192.0.2.1", None) for name in agents}
+        order = Order(folder, created, Program(("x.py",), "run", "token", "/", {}), placement, facts)
+        screen = Screen()
+        state = Controller(order, nodes, screen, clock).run()
+        assert replay(folder).exit_code == state.exit_code
+        assert replay(folder).first_failure == state.first_failure
+        lines = [line["event"] for line in read_lines(folder.events)]
+        assert lines.count("Ended") == 1
+        assert lines[-1] == "Ended"
+        return state, screen, folder
+
+    yield run
+    for nodes in opened:
+        nodes.close(wait_s=0.2)
+
+
+def finishing():
+    return ScriptedAgent(ScriptedAgent.finish)
+
+
+def failing(attempts=99, code=3):
+    """Its first rank fails in the first attempts; then it finishes."""
+
+    def play(agent, start):
+        if start.attempt <= attempts:
+            agent.exit(start.ranks[0]["rank"], code)
+        else:
+            agent.finish(start)
+
+    return ScriptedAgent(play)
+
+
+def fold(folder, *names):
+    return [line["event"] for line in read_lines(folder.events) if line["event"] in names]
+
+
+def test_a_run_that_finishes(launch):
+    """Every agent is told who the run is, then its ranks, once; the run ends with 0 when all is idle."""
+    a, b = finishing(), finishing()
+    state, screen, _ = launch(a=[a], b=[b])
+    assert (state.state, state.exit_code, state.attempt) == ("finished", 0, 1)
+    assert [type(m).__name__ for m in a.stream.received][:3] == ["Configure", "Ask", "Start"]
+    assert [order["rank"] for order in b.got(protocol.Start)[0].ranks] == [2, 3]
+    assert b.got(protocol.Start)[0].ranks[0]["env"]["MASTER_PORT"] == "12345"
+    assert a.configured.token != b.configured.token
+    assert screen.notes == []
+
+
+def test_restart_until_it_works(launch):
+    """A failed attempt is stopped on all nodes and followed by the next, with a fresh port, until one finishes."""
+    a, b = failing(attempts=1), ScriptedAgent(lambda agent, start: start.attempt > 1 and agent.finish(start))
+    state, screen, folder = launch(a=[a], b=[b])
+    assert (state.state, state.attempt) == ("finished", 2)
+    assert len(b.got(protocol.Stop)) == 1
+    assert [start.attempt for start in b.got(protocol.Start)] == [1, 2]
+    assert len([ask for ask in a.got(protocol.Ask) if ask.question == "pick_port"]) == 2
+    assert fold(folder, "AttemptBegan", "Restarting") == ["AttemptBegan", "Restarting", "AttemptBegan"]
+    assert "restart 1 of 2" in screen.notes
+    assert folder.attempts() == [1, 2]
+
+
+def test_budget(launch):
+    """When the restarts are used up the run has failed, and says whose fault it was and why it stops."""
+    state, screen, _ = launch(policy={"max_restarts": 1}, a=[failing()], b=[ScriptedAgent()])
+    assert (state.state, state.exit_code, state.attempt) == ("failed", 1, 2)
+    assert (state.first_failure.rank, state.first_failure.exit_code, state.first_failure.log_tail) == (0, 3, "last words of 0")
+    assert state.first_failure.followers == (1, 2, 3)
+    assert "no restart: 1 of 1 restarts are used" in screen.notes
+
+
+def test_a_lost_node_is_opened_again(launch):
+    """The link of one node breaks mid-run: the others are stopped, a fresh agent is made, and the run goes on."""
+    second, b = finishing(), ScriptedAgent(lambda agent, start: start.attempt > 1 and agent.finish(start))
+    first = ScriptedAgent(lambda agent, start: agent.stream.end("connection reset"))
+    state, _, folder = launch(a=[first, second], b=[b])
+    assert (state.state, state.attempt) == ("finished", 2)
+    assert fold(folder, "NodeLost", "NodeBack") == ["NodeLost", "NodeBack"]
+    assert second.configured.run_id == "run"
+
+
+def test_a_node_that_stays_away(launch):
+    """It cannot be opened again: the run has failed, the lost node is the first failure."""
+    first = ScriptedAgent(lambda agent, start: agent.stream.end("connection reset"))
+    state, screen, _ = launch(a=[first], b=[ScriptedAgent()])
+    assert (state.state, state.first_failure.cause, state.first_failure.host) == ("failed", "node_lost", "a")
+    assert any("connection refused" in note for note in screen.notes)
+
+
+def test_node_0_lost_while_a_port_is_asked_for(launch):
+    """An attempt can fail before it has a port."""
+    silent = ScriptedAgent()
+    silent.mute = True
+    b = ScriptedAgent(ScriptedAgent.finish)
+    state, _, _ = launch(a=[silent, finishing()], b=[b])
+    assert (state.state, state.attempt) == ("finished", 2)
+    assert len(b.got(protocol.Start)) == 1
+
+
+def test_silence(launch):
+    """A node that is heard no more is told as unreachable, given up after lease and grace, and opened again."""
+
+    def fall_silent(agent, start):
+        agent.mute = True
+
+    b = ScriptedAgent(lambda agent, start: start.attempt > 1 and agent.finish(start))
+    state, screen, folder = launch(a=[ScriptedAgent(fall_silent), finishing()], b=[b])
+    assert (state.state, state.attempt) == ("finished", 2)
+    assert "a is unreachable: nothing heard for 2 s" in screen.notes
+    assert [line["why"] for line in read_lines(folder.events) if line["event"] == "NodeLost"] == [
+        "nothing heard for 7 s; its ranks have ended themselves by now"
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_signals_end_the_run(launch, number, code):
+    """A signal while ranks run stops them in order and gives the run its code; handlers are put back after."""
+    before = signal.getsignal(number)
+    a = ScriptedAgent(lambda agent, start: os.kill(os.getpid(), number))
+    state, _, _ = launch(a=[a])
+    assert (state.state, state.exit_code) == ("stopped", code)
+    assert a.got(protocol.Stop)[0].grace_s == 3.0
+    assert signal.getsignal(number) == before
+
+
+def test_metrics_progress_and_logs(launch):
+    """Metrics become lines, progress is folded into the journal, log bytes land by offset and are shown."""
+
+    def play(agent, start):
+        for rank, data in ((0, b"hello\n"), (1, b"you\n")):
+            agent.stream.say_bytes(protocol.encode_log(1, rank, 0, data))
+        agent.stream.say_bytes(protocol.encode_log(9, 0, 0, b"of another attempt"))
+        agent.report(0, "metrics", step=1, loss=2.5)
+        agent.stream.say(protocol.Heartbeat(1, {"0": 1, "1": 1}))
+        agent.report(0, "phase", phase="train")
+        agent.finish(start)
+
+    state, screen, folder = launch(a=[ScriptedAgent(play)])
+    assert state.exit_code == 0
+    assert list(read_lines(folder.metrics)) == [{"step": 1, "loss": 2.5, "attempt": 1}]
+    assert folder.log(1, 0).read_bytes() == b"hello\n"
+    assert ("a", 1, b"you\n") in screen.logs
+    assert [line["steps"] for line in read_lines(folder.events) if line["event"] == "Progressed"] == [{"0-1": 1}]
+    assert state.step == 1
+
+
+def test_a_disk_that_refuses(launch, tmp_path):
+    """The run folder going away is told as such, not as a traceback."""
+
+    def play(agent, start):
+        (tmp_path / "run" / "logs" / "attempt-1" / "rank-00000.log").unlink()
+        agent.stream.say_bytes(protocol.encode_log(1, 0, 0, b"x"))
+
+    with pytest.raises(RunFolderError, match="cannot write to"):
+        launch(a=[ScriptedAgent(play)])
+
+
+def test_fold_steps():
+    """One entry for all ranks at the same step."""
+    assert fold_steps({0: 5, 1: 5, 2: 4, 7: 5}) == {"0-1,7": 5, "2": 4}
+    assert json.dumps(fold_steps({})) == "{}"

@@ -1,0 +1,95 @@
+import queue
+
+import pytest
+from fakes import FakeTransport, ScriptedAgent
+
+from launcher import protocol
+from launcher.errors import AuthFailed, ConnectFailed, PreflightError, TransportError
+from launcher.hostfile import Host
+from launcher.nodes import Nodes, together
+from launcher.transport.channel import Closed
+
+A, B = Host("a", (0,)), Host("b", (0,))
+
+
+@pytest.fixture
+def pair():
+    agents = ScriptedAgent(), ScriptedAgent()
+    nodes = Nodes(FakeTransport(a=[agents[0]], b=[agents[1]]))
+    nodes.open_all([A, B])
+    yield nodes, *agents
+    nodes.close(wait_s=0.1)
+
+
+def test_ask_many(pair):
+    """One question a host, all answers; facts were learned while opening."""
+    nodes, *_ = pair
+    assert nodes.ask({"a": ("pick_port", {}), "b": ("other", {})}) == {"a": 12345, "b": None}
+    assert set(nodes.facts) == {"a", "b"}
+
+
+def test_what_else_arrives_is_kept_in_order(pair):
+    """Messages that come while an answer is awaited are delivered later, in the order in which they came."""
+    nodes, a, _ = pair
+    before = [protocol.Idle(n) for n in range(5)]
+    a.answer = lambda ask: a.stream.say(*before, protocol.Answer(ask.id, 1, None), protocol.Idle(5))
+    assert nodes.ask({"a": ("pick_port", {})}) == {"a": 1}
+    assert [nodes.next(5.0) for _ in range(6)] == [("a", protocol.Idle(n)) for n in range(6)]
+
+
+def test_the_end_of_a_host_that_was_not_asked(pair):
+    """It does not spoil the answer, and it is told afterwards."""
+    nodes, a, b = pair
+    b.stream.end("cut")
+    assert nodes.ask({"a": ("pick_port", {})}) == {"a": 12345}
+    assert nodes.next(5.0) == ("b", Closed("cut"))
+
+
+def test_the_end_of_a_host_that_was_asked(pair):
+    """A host that goes instead of answering is named."""
+    nodes, a, _ = pair
+    a.answer = lambda ask: a.stream.end("cut")
+    with pytest.raises(ConnectFailed, match="a: cut"):
+        nodes.ask({"a": ("pick_port", {})})
+
+
+def test_silence_and_refusal(pair):
+    """No answer in time names the question; an answer that is an error is told."""
+    nodes, a, _ = pair
+    a.answer = lambda ask: None
+    with pytest.raises(ConnectFailed, match="a: no answer to 'pick_port'"):
+        nodes.ask({"a": ("pick_port", {})}, limit_s=0.05)
+    a.answer = lambda ask: a.stream.say(protocol.Answer(ask.id, None, "no free port"))
+    with pytest.raises(PreflightError, match="a: no free port"):
+        nodes.ask({"a": ("pick_port", {})})
+
+
+def test_one_failure_closes_the_rest():
+    """When a host cannot be opened, the others' agents are sent away again."""
+    agent = ScriptedAgent()
+    nodes = Nodes(FakeTransport(a=[agent], b=[]))
+    with pytest.raises(ConnectFailed, match="b: connection refused"):
+        nodes.open_all([A, B])
+    assert agent.stream.gone
+    assert agent.got(protocol.Bye)
+
+
+def test_dropped_hosts_are_told_nothing(pair):
+    """A host that was dropped gets no messages, and its end is not news."""
+    nodes, a, _ = pair
+    nodes.drop("a")
+    nodes.tell("a", protocol.Ping())
+    nodes.drop("a")
+    with pytest.raises(queue.Empty):
+        nodes.next(0.05)
+
+
+def test_together():
+    """Many failures are one error: grouped by reason, hosts folded, of the common kind where there is one."""
+    refused = [ConnectFailed(f"n{i:02}", f"no route to n{i:02}") for i in range(1, 5)]
+    error = together([*refused, AuthFailed("x", "permission denied")])
+    assert type(error) is TransportError
+    assert "n[01-04]" in str(error)
+    assert "x: permission denied" in str(error)
+    assert type(together(refused)) is ConnectFailed
+    assert together(refused[:1]) is refused[0]
