@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from typing import Annotated, Any
 
 from pydantic import Field, PrivateAttr
@@ -80,8 +81,9 @@ class Recipe(Section):
 
 def section_of(field: FieldInfo) -> type[Section] | None:
     """The section that a field holds, or None where it holds a value."""
-    options = (field.annotation, *getattr(field.annotation, "__args__", ()))
-    return next((o for o in options if isinstance(o, type) and issubclass(o, Section)), None)
+    options = (field.annotation, *typing.get_args(field.annotation))
+    classes = (option for option in options if isinstance(option, type) and typing.get_origin(option) is None)
+    return next((option for option in classes if issubclass(option, Section)), None)
 
 
 def known_keys(section: type[Section] = Recipe, path: str = "") -> dict[str, FieldInfo]:
@@ -94,7 +96,16 @@ def known_keys(section: type[Section] = Recipe, path: str = "") -> dict[str, Fie
     return keys
 
 
-SHAPE = {"$ref", "type", "items", "additionalProperties", "patternProperties", "minItems", "maxItems"}
+SHAPE = {
+    "$ref",
+    "allOf",
+    "type",
+    "items",
+    "additionalProperties",
+    "patternProperties",
+    "minItems",
+    "maxItems",
+}
 
 
 def schema_json() -> dict[str, Any]:
@@ -107,7 +118,7 @@ def schema_json() -> dict[str, Any]:
         section.pop("required", None)
         for name, field in section["properties"].items():
             nullable = {key: field.pop(key) for key in SHAPE & field.keys()}
-            if "$ref" in nullable or nullable.get("type") in ("array", "object"):
+            if nullable.keys() & {"$ref", "allOf"} or nullable.get("type") in ("array", "object"):
                 nullable = {"anyOf": [nullable, {"type": "null"}]}
             section["properties"][name] = {**nullable, **field}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "schema": SCHEMA, **schema}

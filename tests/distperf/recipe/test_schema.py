@@ -21,6 +21,8 @@ def accepts(schema: dict[str, Any], value: object, root: dict[str, Any]) -> bool
     """The few words of JSON Schema that ours uses."""
     if "$ref" in schema:
         return accepts(root["$defs"][schema["$ref"].rpartition("/")[2]], value, root)
+    if "allOf" in schema:
+        return all(accepts(option, value, root) for option in schema["allOf"])
     if "anyOf" in schema:
         return any(accepts(option, value, root) for option in schema["anyOf"])
     if "enum" in schema or "const" in schema:
