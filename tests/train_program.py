@@ -34,7 +34,7 @@ TINY = ModelSpec("llama", 2, 32, 4, 2, 64, 128, False, 10000.0, 1e-5)
 def make_spec(
     tmp: Path, *, world: int = 1, zero: int = 0, accumulation: int = 1, steps: int = 20, **changes: Any
 ) -> RunSpec:
-    """A tiny fp32 run on synthetic data; `changes` replace fields of RunSpec."""
+    """A tiny fp32 run on synthetic data, 12 samples a step; `changes` replace fields of RunSpec."""
     checkpoint = CheckpointSpec(every_steps=0, save_last=False, keep=2, dir=str(tmp / "checkpoints"))
     spec = RunSpec(
         schema=1,
@@ -42,9 +42,11 @@ def make_spec(
         run_id="tiny-1",
         world_size=world,
         model=TINY,
-        data=DataSpec((), (), True, "byte", 32, "predict"),
-        train=TrainSpec(steps, 8, 8 // world // accumulation, accumulation, 1, 1.0),
-        optimizer=OptimizerSpec("adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0)),
+        data=DataSpec((), (), True, "byte", 16, "predict"),
+        train=TrainSpec(steps, 12, 12 // world // accumulation, accumulation, 1, 1.0),
+        optimizer=OptimizerSpec(
+            "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0)
+        ),
         precision="fp32",
         parallel=ParallelSpec(zero, world),
         checkpoint=checkpoint,
@@ -125,9 +127,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _start(
-    spec: RunSpec, rank: int, port: str, attempt: int, resume: str, environ: dict[str, str]
-) -> Rank:
+def _start(spec: RunSpec, rank: int, port: str, attempt: int, resume: str, environ: dict[str, str]) -> Rank:
     read, write = os.pipe()
     place = {
         "RANK": str(rank),

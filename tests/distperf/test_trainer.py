@@ -1,0 +1,94 @@
+"""One step: the token mean, the clip, the refusal of what is not finite."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from distperf.errors import DataError, DistperfError
+from distperf.model.loss import IGNORE
+from distperf.trainer import Trainer
+
+
+class OneWeight:
+    """An engine around a single weight: the gradient of a sum of losses w * x is the sum of the x."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(torch.ones(()))
+        self.model = lambda inputs: inputs * self.weight
+        self.optimizer_step = 0
+        self.scaled: float | None = None
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        loss.backward()
+
+    def finish(self) -> None:
+        pass
+
+    def grad_norm_sq(self) -> Tensor:
+        assert self.weight.grad is not None
+        return self.weight.grad.double().square()
+
+    def step(self, lr: float, grad_scale: float) -> None:
+        assert self.weight.grad is not None
+        self.scaled = float(self.weight.grad) * grad_scale
+        self.weight.grad = None
+
+
+class Given:
+    """Micro-batches as given: (values of the counting positions, number of positions without loss)."""
+
+    def __init__(self, *micros: tuple[list[float], int]) -> None:
+        self.micros = micros
+
+    def batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
+        values, ignored = self.micros[micro]
+        return torch.tensor(values + [0.0] * ignored), torch.tensor([0] * len(values) + [IGNORE] * ignored)
+
+
+def trainer(*micros: tuple[list[float], int], clip: float | None = None) -> Trainer:
+    loss_sum = lambda logits, targets: logits[targets != IGNORE].sum()  # noqa: E731
+    return Trainer(
+        OneWeight(), Given(*micros), loss_sum, lambda step: 0.1 * step, len(micros), clip, torch.device("cpu")
+    )
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_loss_and_gradient_are_means_over_tokens_e07():
+    """E07: one token of loss 4 and three of loss 1 make 1.75, not the 2.5 of a mean of means."""
+    subject = trainer(([4.0], 2), ([1.0, 1.0, 1.0], 0))
+    result = subject.step(3)
+    assert (result.loss, result.grad_norm, result.tokens, result.lr) == (1.75, 1.75, 4, pytest.approx(0.3))
+    assert subject.engine.scaled == pytest.approx(1.75)
+
+
+def test_the_norm_is_clipped_after_the_mean():
+    """grad_clip bounds the norm of the token-mean gradient; what is reported is the norm before."""
+    subject = trainer(([4.0, 4.0], 0), clip=1.0)
+    assert subject.step(1).grad_norm == 4.0
+    assert subject.engine.scaled == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_stops_before_the_update(bad):
+    """The step is named, and no weight has changed."""
+    subject = trainer(([1.0, bad], 0))
+    with pytest.raises(DistperfError, match=r"step 7: loss is .*step 6"):
+        subject.step(7)
+    assert subject.engine.scaled is None
+
+
+def test_a_batch_without_targets_is_a_data_error():
+    """Nothing to divide by: said, not a division by zero."""
+    with pytest.raises(DataError, match="step 2"):
+        trainer(([], 3)).step(2)
