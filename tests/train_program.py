@@ -1,20 +1,23 @@
-"""Starts `python -m distperf.train` as real ranks, without a launcher, and collects what they report."""
+"""Starts distperf.train as real ranks, without a launcher, and collects what they report."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from distperf.recipe.runspec import (
     CheckpointSpec,
@@ -59,7 +62,7 @@ def make_spec(
 class Rank:
     """A running rank and the records it reported so far."""
 
-    process: subprocess.Popen[str]
+    process: BaseProcess
     records: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     readers: list[threading.Thread] = field(default_factory=list)
@@ -77,11 +80,12 @@ class Ranks:
     def wait(self, timeout_s: float = 90) -> list[int]:
         """Exit codes, once all ranks have ended."""
         deadline = time.monotonic() + timeout_s
-        codes = [rank.process.wait(max(0.1, deadline - time.monotonic())) for rank in self.ranks]
         for rank in self.ranks:
+            rank.process.join(max(0.1, deadline - time.monotonic()))
+            assert rank.process.exitcode is not None, self.output
             for reader in rank.readers:
                 reader.join()
-        return codes
+        return [rank.process.exitcode for rank in self.ranks if rank.process.exitcode is not None]
 
     def wait_until(self, done: Callable[[], bool], timeout_s: float = 60) -> None:
         deadline = time.monotonic() + timeout_s
@@ -92,7 +96,7 @@ class Ranks:
     def kill(self) -> None:
         for rank in self.ranks:
             rank.process.kill()
-            rank.process.wait()
+            rank.process.join()
 
     def losses(self) -> dict[int, float]:
         return {record["step"]: record["loss"] for record in self.ranks[0].of("metrics")}
@@ -128,7 +132,6 @@ def free_port() -> int:
 
 
 def _start(spec: RunSpec, rank: int, port: str, attempt: int, resume: str, environ: dict[str, str]) -> Rank:
-    read, write = os.pipe()
     place = {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -140,34 +143,48 @@ def _start(spec: RunSpec, rank: int, port: str, attempt: int, resume: str, envir
         "DISTPERF_RUNSPEC": to_json(spec),
         "DISTPERF_ATTEMPT": str(attempt),
         "DISTPERF_RESUME": resume,
-        "DISTPERF_REPORT_FD": str(write),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "error",
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "distperf.train"],
-        env={**os.environ, **place, **environ},
-        pass_fds=(write,),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    os.close(write)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["distperf.train"])  # the import of torch is most of what a rank costs
+    records, report = context.Pipe(duplex=False)
+    output, stdout = context.Pipe(duplex=False)
+    process = context.Process(target=_rank_main, args=({**place, **environ}, report, stdout), daemon=True)
+    process.start()
+    report.close()
+    stdout.close()
     started = Rank(process)
-    for target, argument in ((_read_records, os.fdopen(read)), (_read_output, process.stdout)):
-        reader = threading.Thread(target=target, args=(started, argument), daemon=True)
+    for target, pipe in ((_read_records, records), (_read_output, output)):
+        reader = threading.Thread(
+            target=target, args=(started, os.fdopen(os.dup(pipe.fileno()))), daemon=True
+        )
+        pipe.close()
         reader.start()
         started.readers.append(reader)
     return started
 
 
-def _read_records(rank: Rank, stream: Any) -> None:
+def _rank_main(environ: dict[str, str], report: Connection, stdout: Connection) -> None:
+    """What `python -m distperf.train` does, in a process forked from one that has imported it."""
+    import torch
+
+    from distperf.train import main
+
+    os.environ.update(environ, DISTPERF_REPORT_FD=str(report.fileno()))
+    os.dup2(stdout.fileno(), 1)
+    os.dup2(stdout.fileno(), 2)
+    stdout.close()
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    sys.exit(main())
+
+
+def _read_records(rank: Rank, stream: TextIO) -> None:
     with stream:
         for line in stream:
             rank.records.append(json.loads(line))
 
 
-def _read_output(rank: Rank, stream: Any) -> None:
+def _read_output(rank: Rank, stream: TextIO) -> None:
     with stream:
         for line in stream:
             rank.output += line
