@@ -25,7 +25,10 @@ BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class Peers:
-    """The ranks that share a buffer. `group` None: this rank alone, and nothing is sent."""
+    """The ranks that share a buffer. `group` None: this rank alone, and nothing is sent.
+
+    `exchanges`: see Note [Exchange on gloo], which is what tensors on the CPU travel by.
+    """
 
     group: dist.ProcessGroup | None
     rank: int
@@ -33,11 +36,11 @@ class Peers:
     exchanges: bool
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup | None) -> Peers:
+    def of(cls, group: dist.ProcessGroup | None, device: torch.device) -> Peers:
         """The members of a process group."""
         if group is None or group.size() == 1:
             return cls(None, 0, 1, exchanges=True)
-        return cls(group, group.rank(), group.size(), exchanges=dist.get_backend(group) == "gloo")
+        return cls(group, group.rank(), group.size(), exchanges=device.type == "cpu")
 
     def shard(self, full: Tensor) -> Tensor:
         """(S,) view: this rank's shard of `full` (P,)."""

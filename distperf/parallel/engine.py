@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from distperf.parallel.collectives import Peers
-from distperf.parallel.flat import FlatEngine, FlatPlan
+from distperf.parallel.flat import FlatEngine
+from distperf.parallel.live import FlatPlan
 from distperf.parallel.materialize import Fill
 from distperf.parallel.pieces import OwnedTensor, Piece
 from distperf.parallel.sharded import ShardedEngine
@@ -90,14 +91,13 @@ def build_engine(
     Cost: stages 0 to 2 as one all-gather of the weights.
     """
     dtype = DTYPES[precision]
-    peers = Peers.of(group)
+    peers = Peers.of(group, device)
     engine: FlatEngine | ShardedEngine
     if zero == 3 and group is not None:
         mesh = DeviceMesh.from_group(group, device.type)
         engine = ShardedEngine(model, dtype=dtype, mesh=mesh, optimizer=optimizer)
     else:
-        accumulates = accumulation > 1
-        plan = FlatPlan(stage=min(zero, 2), dtype=dtype, accumulates=accumulates)
+        plan = FlatPlan(stage=min(zero, 2), dtype=dtype, accumulates=accumulation > 1)
         engine = FlatEngine(model, plan, peers, device, optimizer)
     engine.fill(fill)
     return engine

@@ -18,8 +18,6 @@ Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Li et al., arXiv:2006.15704
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -29,8 +27,9 @@ from distperf.errors import DistperfError
 from distperf.measure.memory import storage_bytes
 from distperf.optim.adamw import Moments, Update
 from distperf.optim.clip import sum_of_squares
-from distperf.parallel.buckets import BUCKET_BYTES, Bucket, Slot, layout, overlaps
+from distperf.parallel.buckets import layout
 from distperf.parallel.collectives import Peers, Pending, start_gather, start_reduce
+from distperf.parallel.live import FlatPlan, LiveBucket, slot_view
 from distperf.parallel.materialize import Fill, install, parameter_infos, place_buffers
 from distperf.parallel.pieces import OwnedTensor, pieces_of
 from distperf.parallel.scratch import Scratch
@@ -38,41 +37,6 @@ from distperf.recipe.runspec import OptimizerSpec
 
 # Weights updated at a time in bf16: the cast gradient and the new working copy then stay in cache.
 UPDATE_BLOCK = 1 << 18
-
-
-@dataclass(frozen=True)
-class FlatPlan:
-    """How a flat engine keeps things."""
-
-    stage: int
-    dtype: torch.dtype  # of working weights
-    accumulates: bool  # a step has several micro-batches, whose gradients are added up in fp32
-    bucket_bytes: int = BUCKET_BYTES
-
-    @property
-    def gradient_dtype(self) -> torch.dtype:
-        """What gradients are kept in."""
-        return torch.float32 if self.accumulates else self.dtype
-
-
-@dataclass
-class LiveBucket:
-    """A bucket's memory on this rank.
-
-    working (P,): the model's parameters are views of it. master: fp32 weights that the optimizer moves, (P,) in
-    stage 0 and (S,) otherwise; in fp32 and for frozen parameters a view of `working`. moments: like master.
-    grads: (P,), in stage 2 (S,). Frozen buckets have empty grads and moments.
-    """
-
-    bucket: Bucket
-    working: Tensor
-    master: Tensor
-    grads: Tensor
-    moments: Moments
-    arriving: Tensor | None = None  # (P,) where a backward pass puts gradients
-    seen: set[int] = field(default_factory=set)  # slots of `arriving` that hold a gradient
-    awaited: set[int] = field(default_factory=set)  # slots without a gradient yet in this backward pass
-    reduced: bool = False  # `grads` holds sums of earlier micro-batches of this step
 
 
 class FlatEngine:
@@ -88,7 +52,7 @@ class FlatEngine:
         largest = max((b.size for b in buckets if b.trainable), default=0)
         self._lent = Scratch(device, largest)
         self._received = Scratch(device, largest - largest // peers.size)
-        self._live = [self._allocate(bucket, device) for bucket in buckets]
+        self._live = [LiveBucket.allocate(bucket, plan, peers, device) for bucket in buckets]
         self._trained = [live for live in self._live if live.bucket.trainable]
         self._reduces = False  # the running backward pass ends in reductions
         self._next = 0  # first bucket whose reduction has not started in it
@@ -96,25 +60,13 @@ class FlatEngine:
         self._gathering: list[Pending] = []
         self._attach(device)
 
-    def _allocate(self, bucket: Bucket, device: torch.device) -> LiveBucket:
-        plan = self._plan
-        working = torch.zeros(bucket.size, dtype=plan.dtype, device=device)
-        kept = working if plan.stage == 0 else self._peers.shard(working)
-        if not bucket.trainable:
-            nothing = torch.empty(0, device=device)
-            return LiveBucket(bucket, working, kept, nothing, Moments.zeros_like(nothing))
-        master = kept.float()  # the same tensor where it is fp32 already
-        length = bucket.size // self._peers.size if plan.stage == 2 else bucket.size
-        grads = torch.zeros(length, dtype=plan.gradient_dtype, device=device)
-        return LiveBucket(bucket, working, master, grads, Moments.zeros_like(master))
-
     def _attach(self, device: torch.device) -> None:
         """Make the model's parameters views of the buckets, and hear of their gradients."""
         places = {
             slot.fqn: (live, index) for live in self._live for index, slot in enumerate(live.bucket.slots)
         }
         views = {
-            fqn: _slot_view(live.working, live.bucket.slots[index]) for fqn, (live, index) in places.items()
+            fqn: slot_view(live.working, live.bucket.slots[index]) for fqn, (live, index) in places.items()
         }
         for fqn, parameter in install(self.model, views).items():
             if parameter.requires_grad:
@@ -128,8 +80,8 @@ class FlatEngine:
         Cost: as `start_gather` of every bucket.
         """
         for live in self._live:
-            shard = self._own(live, live.master)
-            for part in overlaps(live.bucket, *live.bucket.shard(self._peers.rank, self._peers.size)):
+            shard = live.own(live.master)
+            for part in live.own_parts():
                 stop = part.in_parameter + part.length
                 values = fill(part.slot.fqn, part.slot.shape, part.in_parameter, stop)
                 shard[part.in_shard :][: part.length].copy_(values)
@@ -161,7 +113,7 @@ class FlatEngine:
                 f"parameter {slot.fqn} got two gradients in one backward pass, so it cannot be sent at the first. "
                 "Use non-reentrant activation checkpointing (use_reentrant=False)."
             )
-        place = _slot_view(self._destination(live), slot)
+        place = slot_view(self._destination(live), slot)
         if index in live.seen:
             place.add_(grad)
         else:
@@ -191,8 +143,8 @@ class FlatEngine:
             self._settle()
             full = self._destination(live)
             for index in set(range(len(live.bucket.slots))) - live.seen:
-                _slot_view(full, live.bucket.slots[index]).zero_()
-            out = self._own(live, live.grads)
+                slot_view(full, live.bucket.slots[index]).zero_()
+            out = live.own(live.grads)
             pending = start_reduce(full, out, self._peers, self._received, add=live.reduced)
             self._reducing = (live, pending)
             self._next += 1
@@ -229,7 +181,7 @@ class FlatEngine:
 
     def grad_norm_sq(self) -> Tensor:
         """() float64: this rank's shards only, so that the sum over ranks counts each parameter once."""
-        return sum_of_squares(self._own(live, live.grads) for live in self._trained)
+        return sum_of_squares(live.own(live.grads) for live in self._trained)
 
     @torch.no_grad()
     def step(self, lr: float, grad_scale: Tensor | float) -> None:
@@ -253,8 +205,9 @@ class FlatEngine:
         if self._plan.dtype == torch.float32:
             update.apply([master], [grads], [moments], decays=decays)
             return
-        for start in range(0, master.numel(), UPDATE_BLOCK):
-            block = slice(start, start + UPDATE_BLOCK)
+        length = UPDATE_BLOCK if master.device.type == "cpu" else master.numel()
+        for start in range(0, master.numel(), length):
+            block = slice(start, start + length)
             state = Moments(moments.exp_avg[block], moments.exp_avg_sq[block])
             update.apply([master[block]], [grads[block].float()], [state], decays=decays)
             working[block] = master[block]
@@ -265,9 +218,9 @@ class FlatEngine:
         """Shards of weights and moments, as views. Stage 0 is divided among ranks likewise."""
         owned = {}
         for live in self._live:
-            parts = overlaps(live.bucket, *live.bucket.shard(self._peers.rank, self._peers.size))
-            for kind, kept in self._kinds(live):
-                shard = self._own(live, kept)
+            parts = live.own_parts()
+            for kind, kept in live.kinds().items():
+                shard = live.own(kept)
                 for slot in live.bucket.slots:
                     owned[f"{kind}.{slot.fqn}"] = OwnedTensor(slot.shape, kept.dtype, ())
                 for part in parts:
@@ -292,15 +245,15 @@ class FlatEngine:
     def _spread(self, live: LiveBucket) -> None:
         """Working weights of all ranks from the shards of `master`."""
         whole = live.master if self._plan.stage == 0 else live.working
-        if self._plan.stage > 0 and live.master.dtype != live.working.dtype:
-            self._own(live, live.working).copy_(live.master)
+        if self._plan.stage > 0 and live.has_master:
+            live.own(live.working).copy_(live.master)
         start_gather(whole, self._peers).wait()
-        if whole.dtype != live.working.dtype:
+        if self._plan.stage == 0 and live.has_master:
             live.working.copy_(whole)
 
     def memory(self) -> dict[str, int]:
         """Bytes of live tensors; `buckets_bytes` is the peak of gradients on their way."""
-        masters = [live.master for live in self._trained if live.master.dtype != live.working.dtype]
+        masters = [live.master for live in self._trained if live.has_master]
         moments = [t for live in self._trained for t in (live.moments.exp_avg, live.moments.exp_avg_sq)]
         return {
             "parameters_bytes": storage_bytes(live.working for live in self._live),
@@ -309,20 +262,6 @@ class FlatEngine:
             "buckets_bytes": self._lent.bytes + self._received.bytes,
         }
 
-    def _kinds(self, live: LiveBucket) -> Iterator[tuple[str, Tensor]]:
-        yield "model", live.master
-        if live.bucket.trainable:
-            yield "optimizer.exp_avg", live.moments.exp_avg
-            yield "optimizer.exp_avg_sq", live.moments.exp_avg_sq
-
-    def _own(self, live: LiveBucket, kept: Tensor) -> Tensor:
-        """(S,) this rank's shard of something kept whole or only as that shard."""
-        return kept if kept.numel() == live.bucket.size // self._peers.size else self._peers.shard(kept)
-
     def _kept(self, live: LiveBucket, whole: Tensor) -> Tensor:
         """What this rank updates: everything in stage 0, else its shard."""
-        return whole if self._plan.stage == 0 else self._own(live, whole)
-
-
-def _slot_view(full: Tensor, slot: Slot) -> Tensor:
-    return full[slot.offset : slot.offset + slot.numel].view(slot.shape)
+        return whole if self._plan.stage == 0 else live.own(whole)

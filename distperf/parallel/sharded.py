@@ -175,7 +175,7 @@ def _set_reductions(module: FSDPModule, mesh: DeviceMesh) -> None:
     module.set_force_sum_reduction_for_comms(True)
     module.set_gradient_divide_factor(1.0)
     module.set_reduce_scatter_unused_params(True, recurse=False)
-    peers = Peers.of(mesh.get_group())
+    peers = Peers.of(mesh.get_group(), torch.device(mesh.device_type))
     if peers.size > 1 and peers.exchanges:
         module.set_custom_all_gather(_Gather(peers))
         module.set_custom_reduce_scatter(_Reduce(peers))

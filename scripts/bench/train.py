@@ -217,7 +217,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     lines = [
-        "| precision | stage | peer | tok/s | peer tok/s | ratio of paired steps | ratio of CPU time | RSS, MB | peer RSS, MB |",
+        "| precision | stage | peer | tok/s | its tok/s | ratio (paired) | ratio (CPU time) | RSS, MB | its RSS |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for precision in options.precision:

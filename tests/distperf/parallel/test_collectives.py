@@ -33,7 +33,7 @@ def count_sent_bytes() -> list[int]:
 
 
 def check_collectives() -> None:
-    peers = Peers.of(dist.group.WORLD)
+    peers = Peers.of(dist.group.WORLD, torch.device("cpu"))
     sent = count_sent_bytes()
     for dtype in (torch.float32, torch.bfloat16):
         for out_dtype in {dtype, torch.float32}:
