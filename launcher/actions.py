@@ -30,6 +30,13 @@ class StopRanks:
 
 
 @dataclass(frozen=True)
+class Relink:
+    """Find the agent of a host again whose channel has ended."""
+
+    host: str
+
+
+@dataclass(frozen=True)
 class Reopen:
     """Start a fresh agent on a host whose agent is gone."""
 
@@ -66,4 +73,4 @@ class Finish:
     exit_code: int
 
 
-Action = PickPort | StartRanks | StopRanks | Reopen | Note | GiveUp | Write | Finish
+Action = PickPort | StartRanks | StopRanks | Relink | Reopen | Note | GiveUp | Write | Finish

@@ -32,6 +32,7 @@ from launcher.transport.channel import Closed
 TICK_S = 0.25
 PROGRESS_KEPT_S = 5.0
 HEARTBEAT_S = 1.0
+RELINK_PAUSE_S = 0.5
 
 
 class Screen(Protocol):
@@ -64,6 +65,11 @@ class Order:
 @dataclass(frozen=True)
 class _Reopened:
     error: str | None  # None: a fresh agent answers
+
+
+@dataclass(frozen=True)
+class _Relinked:
+    found: bool  # False: the agent is dead
 
 
 class Controller:
@@ -124,13 +130,15 @@ class Controller:
         self._happened(events.Tick(self._now()))
         if self._now() - self._pinged_t >= HEARTBEAT_S:
             self._pinged_t = self._now()
-            self._nodes.tell_all(protocol.Ping())
+            self._nodes.ping()
             self._journal.touch()
 
     def _take(self, host: str, message: Any) -> None:
         if isinstance(message, Closed):
-            self._nodes.drop(host)
-            self._happened(events.NodeLost(self._now(), host, f"its agent is gone: {message.why}"))
+            self._take_end(host, message)
+            return
+        if isinstance(message, _Relinked):
+            self._take_relinked(host, message)
             return
         if isinstance(message, _Reopened):
             self._take_reopened(host, message)
@@ -141,6 +149,22 @@ class Controller:
         self._happened(events.Heard(self._now(), host))
         for event in self._events_of(host, message):
             self._happened(event)
+
+    def _take_end(self, host: str, closed: Closed) -> None:
+        if self._nodes.lose_link(host):
+            self._happened(events.LinkLost(self._now(), host, closed.why))
+            return
+        self._nodes.drop(host)
+        self._happened(events.NodeLost(self._now(), host, f"its agent is gone: {closed.why}"))
+
+    def _take_relinked(self, host: str, relinked: _Relinked) -> None:
+        if relinked.found and host in self.state.lost:  # it came back after it was given up: its places are
+            self._nodes.tell(host, protocol.Bye())
+        elif relinked.found:
+            self._happened(events.LinkBack(self._now(), host))
+            self._screen.note(f"the link to {host} is back")
+        else:
+            self._happened(events.NodeLost(self._now(), host, "its agent is gone"))
 
     def _take_reopened(self, host: str, reopened: _Reopened) -> None:
         if reopened.error is not None:
@@ -232,6 +256,23 @@ class Controller:
     def _stop_ranks(self, action: actions.StopRanks) -> None:
         self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
 
+    def _relink(self, action: actions.Relink) -> None:
+        """On a thread, until it works or the node is given up: the loop goes on hearing the others and the user."""
+        self._screen.note(f"the link to {action.host} is gone; trying again")
+        threading.Thread(target=self._try_relink, args=(self._hosts[action.host].host,), daemon=True).start()
+
+    def _try_relink(self, host: Host) -> None:
+        program = self._order.program
+        token = node_token(program, self._hosts[label(host)].node_rank)
+        while label(host) in self.state.cut and not self.state.over:
+            try:
+                found = self._nodes.reopen(host, program.run_id, token)
+            except TransportError:
+                time.sleep(RELINK_PAUSE_S)
+                continue
+            self._nodes.inbox.put((label(host), _Relinked(found)))
+            return
+
     def _reopen(self, action: actions.Reopen) -> None:
         """Connect anew on a thread: the loop goes on hearing the other nodes and the user."""
         threading.Thread(target=self._try_reopen, args=(self._hosts[action.host].host,), daemon=True).start()
@@ -271,8 +312,9 @@ class Controller:
         for host in hosts:
             token = node_token(program, self._hosts[host].node_rank)
             message = protocol.Configure(
-                protocol.VERSION, program.run_id, token, policy.lease_s, policy.grace_s, HEARTBEAT_S
-            )
+                protocol.VERSION, program.run_id, token, policy.lease_s, policy.grace_s, HEARTBEAT_S,
+                self._nodes.link_may_return,
+            )  # fmt: skip
             self._nodes.tell(host, message)
 
     @contextmanager
@@ -303,6 +345,7 @@ _DOERS: dict[type, Callable[[Controller, Any], None]] = {
     actions.PickPort: Controller._pick_port,
     actions.StartRanks: Controller._start_ranks,
     actions.StopRanks: Controller._stop_ranks,
+    actions.Relink: Controller._relink,
     actions.Reopen: Controller._reopen,
     actions.Note: Controller._note,
     actions.GiveUp: Controller._give_up,

@@ -105,8 +105,23 @@ class NodeIdle(Event):
 
 
 @dataclass(frozen=True)
+class LinkLost(Event):
+    """The channel to the node has ended; its agent may still be there."""
+
+    host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class LinkBack(Event):
+    """The node's agent goes on over a new channel, and nothing was lost."""
+
+    host: str
+
+
+@dataclass(frozen=True)
 class NodeLost(Event):
-    """The channel to the node has ended, or nothing came for too long."""
+    """The node's agent is gone, or nothing came for so long that its ranks have ended themselves."""
 
     host: str
     why: str

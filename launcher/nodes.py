@@ -7,8 +7,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from launcher import protocol
@@ -17,7 +18,7 @@ from launcher.hostfile import Host
 from launcher.nodeset import fold
 from launcher.plan import label
 from launcher.transport.base import Transport
-from launcher.transport.channel import Channel, Closed
+from launcher.transport.channel import Channel, Closed, Talk
 
 GREET_LIMIT_S = 30.0  # from a session to the agent's hello: a slow profile, a cold python on a network disk
 CONNECT_THREADS = 64
@@ -31,8 +32,15 @@ class Nodes:
         self.facts: dict[str, dict[str, Any]] = {}
         self._transport = transport
         self._channels: dict[str, Channel] = {}
+        self._talks: dict[str, Talk] = {}  # of hosts whose link is gone and may come back
+        self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._kept: deque[tuple[str, Any]] = deque()  # arrived while `ask` waited for something else
+
+    @property
+    def link_may_return(self) -> bool:
+        """The end of a channel need not be the end of its agent."""
+        return self._transport.link_may_return
 
     def open_all(self, hosts: Iterable[Host]) -> None:
         """Start an agent on every host, many at once. Raises one TransportError that names all that failed."""
@@ -44,15 +52,42 @@ class Nodes:
             raise together(failures)
 
     def open(self, host: Host) -> None:
-        """Start an agent on one host. Raises TransportError."""
-        stream = self._transport.connect(host)
-        channel = Channel(label(host), stream, self._deliver)
+        """Start a fresh agent on one host. Raises TransportError."""
+        self._talks.pop(label(host), None)
+        channel = Channel(label(host), self._transport.connect(host), self._deliver)
+        with self._limited(channel):
+            self.facts[channel.host] = channel.greet().facts
+            channel.start()
+
+    def reopen(self, host: Host, run_id: str, token: str) -> bool:
+        """Find the agent again that the link to a host was lost to; False when it is dead. Raises TransportError."""
+        talk = self._talks.get(label(host))
+        if talk is None:
+            raise ConnectFailed(label(host), "it was given up meanwhile")
+        channel = Channel(label(host), self._transport.connect(host), self._deliver, talk)
+        with self._limited(channel):
+            channel.greet()
+            received = channel.resume(talk.relay(run_id, token))
+        if received is None:
+            self.drop(channel.host)
+            return False
+        with self._lock:  # what is told from here on goes out behind what was told meanwhile
+            del self._talks[channel.host]
+            channel.start(talk.sent.missing(received))
+        return True
+
+    @contextmanager
+    def _limited(self, channel: Channel) -> Iterator[None]:
+        """Have the channel among ours while it begins, within a time limit; not any more when that fails."""
         self._channels[channel.host] = channel  # before anything can arrive: its end must not be missed
-        timer = threading.Timer(GREET_LIMIT_S, stream.close)
+        timer = threading.Timer(GREET_LIMIT_S, channel.abort)
         timer.daemon = True
         timer.start()
         try:
-            self.facts[channel.host] = channel.greet().facts
+            yield
+        except OSError as error:
+            del self._channels[channel.host]
+            raise ConnectFailed(channel.host, str(error)) from None
         except TransportError:
             del self._channels[channel.host]
             raise
@@ -64,14 +99,32 @@ class Nodes:
         return self._kept.popleft() if self._kept else self.inbox.get(timeout=limit_s)
 
     def tell(self, host: str, message: protocol.Message) -> None:
-        """Send one host a message; one that is gone is told nothing."""
-        channel = self._channels.get(host)
-        if channel is not None:
-            channel.send(message)
+        """Send one host a message; one that is gone is told nothing, one whose link is gone later."""
+        with self._lock:
+            if host in self._talks:
+                if protocol.counted(message):
+                    self._talks[host].sent.add(protocol.encode(message))
+            elif host in self._channels:
+                self._channels[host].send(message)
+
+    def ping(self) -> None:
+        """Renew every agent's lease."""
+        for host, channel in list(self._channels.items()):
+            if host not in self._talks:
+                channel.send(protocol.Ping(channel.talk.received))
+
+    def lose_link(self, host: str) -> bool:
+        """The channel has ended. True when its agent may still be there: keep what is said until it is back."""
+        channel = self._channels.pop(host, None)
+        if channel is None or not self._transport.link_may_return:
+            return False
+        channel.close()
+        self._talks[host] = channel.talk
+        return True
 
     def tell_all(self, message: protocol.Message) -> None:
         """Send every host a message."""
-        for host in list(self._channels):
+        for host in {**self._channels, **self._talks}:
             self.tell(host, message)
 
     def ask(
@@ -106,7 +159,8 @@ class Nodes:
         return answers
 
     def drop(self, host: str) -> None:
-        """Forget a host whose channel has ended."""
+        """Forget a host whose agent has ended."""
+        self._talks.pop(host, None)
         channel = self._channels.pop(host, None)
         if channel is not None:
             channel.close()

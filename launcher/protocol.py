@@ -14,9 +14,10 @@ arrives as given.
 
 import json
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type, Union
+from collections import deque
+from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Type, Union
 
-VERSION = 1  # raised with every change that an older agent or controller would misread
+VERSION = 2  # raised with every change that an older agent or controller would misread
 MAX_FRAME_BYTES = 64 << 20
 MAX_NOISE_BYTES = 64 << 10  # of shell output before the marker kept for error messages
 
@@ -28,7 +29,10 @@ _LOG = struct.Struct(">IIQ")
 
 
 class Configure(NamedTuple):
-    """First message: who the run is and how long the agent may go on without hearing from the controller."""
+    """First message: who the run is and how long the agent may go on without hearing from the controller.
+
+    outlives_link: the end of the stream is a link that may come back within the lease, not the controller's end.
+    """
 
     version: int
     run_id: str
@@ -36,6 +40,7 @@ class Configure(NamedTuple):
     lease_s: float
     grace_s: float
     heartbeat_s: float
+    outlives_link: bool
 
 
 class Ask(NamedTuple):
@@ -61,7 +66,29 @@ class Stop(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """Renews the lease."""
+    """Renews the lease. received: counted messages that the controller has of this agent."""
+
+    received: int
+
+
+class Relay(NamedTuple):
+    """Instead of Configure: join this connection to the agent of that run that already serves the node.
+
+    logs: bytes of each rank's log of `attempt` that the controller has; used when that agent is found dead.
+    """
+
+    run_id: str
+    token: str
+    attempt: int
+    logs: Dict[str, int]
+
+
+class Attach(NamedTuple):
+    """Through a relay, to the agent that was found: go on from here. received, attempt, logs: as above."""
+
+    received: int
+    attempt: int
+    logs: Dict[str, int]
 
 
 class Bye(NamedTuple):
@@ -114,10 +141,26 @@ class Record(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """The agent is here. steps: newest step per rank that has reported one since the last heartbeat."""
+    """The agent is here. steps: newest step per rank that has reported one since the last heartbeat.
+
+    received: counted messages that the agent has of its controller.
+    """
 
     attempt: int
     steps: Dict[str, int]
+    received: int
+
+
+class Relayed(NamedTuple):
+    """found: from here on the other agent speaks. Else it is dead, and what it left of its logs has been sent."""
+
+    found: bool
+
+
+class Attached(NamedTuple):
+    """The agent goes on. received: as in Heartbeat."""
+
+    received: int
 
 
 class Idle(NamedTuple):
@@ -126,27 +169,49 @@ class Idle(NamedTuple):
     attempt: int
 
 
+_KINDS = (
+    Configure, Ask, Start, Stop, Ping, Relay, Attach, Bye,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Relayed, Attached, Idle,
+)  # fmt: skip
 Message = Union[
-    Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Idle
-]
-_CLASSES: Dict[str, Type[Any]] = {
-    cls.__name__: cls
-    for cls in (
-        Configure,
-        Ask,
-        Start,
-        Stop,
-        Ping,
-        Bye,
-        Hello,
-        Answer,
-        Started,
-        Exited,
-        Record,
-        Heartbeat,
-        Idle,
-    )
-}
+    Configure, Ask, Start, Stop, Ping, Relay, Attach, Bye,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Relayed, Attached, Idle,
+]  # fmt: skip
+_CLASSES: Dict[str, Type[Any]] = {cls.__name__: cls for cls in _KINDS}
+
+# Sent anew with every heartbeat or connection, so nothing is lost with them.
+_UNCOUNTED = (Ping, Heartbeat, Hello, Relay, Relayed, Attach, Attached)
+
+
+def counted(message: Any) -> bool:
+    """True for a message that must not be lost with a link: both sides count these, and keep them until they arrived.
+
+    As one connection delivers in order, the number of messages received says which ones are missing.
+    """
+    return isinstance(message, _KINDS) and not isinstance(message, _UNCOUNTED)
+
+
+class Kept:
+    """Counted frames that the peer may not have yet, oldest first."""
+
+    def __init__(self) -> None:
+        self._frames: Deque[bytes] = deque()
+        self._acknowledged = 0
+
+    def add(self, frame: bytes) -> None:
+        """Keep a frame that is being sent."""
+        self._frames.append(frame)
+
+    def acknowledge(self, received: int) -> None:
+        """The peer has received so many in all."""
+        while self._acknowledged < received and self._frames:
+            self._frames.popleft()
+            self._acknowledged += 1
+
+    def missing(self, received: int) -> List[bytes]:
+        """What to send again to a peer that has received so many in all."""
+        self.acknowledge(received)
+        return list(self._frames)
 
 
 class LogBytes(NamedTuple):

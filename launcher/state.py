@@ -79,6 +79,7 @@ class RunState:
     t: float = 0.0
     heard: dict[str, float] = field(default_factory=dict)
     unreachable: frozenset[str] = frozenset()
+    cut: frozenset[str] = frozenset()  # the channel has ended and is being made anew; the agent may be there
     lost: frozenset[str] = frozenset()
     idle: frozenset[str] = frozenset()
     failure: Failure | None = None  # of this attempt

@@ -16,13 +16,26 @@ from typing import Any
 
 from distperf import contract
 from launcher import failure, restart
-from launcher.actions import Action, Finish, GiveUp, Note, PickPort, Reopen, StartRanks, StopRanks, Write
+from launcher.actions import (
+    Action,
+    Finish,
+    GiveUp,
+    Note,
+    PickPort,
+    Relink,
+    Reopen,
+    StartRanks,
+    StopRanks,
+    Write,
+)
 from launcher.events import (
     AttemptBegan,
     Ended,
     Event,
     Heard,
     Interrupted,
+    LinkBack,
+    LinkLost,
     NodeBack,
     NodeIdle,
     NodeLost,
@@ -139,11 +152,24 @@ def _rank_exited(state: RunState, event: RankExited) -> Step:
     return _fail(state, failure.of_rank(rank, event))
 
 
+def _link_lost(state: RunState, event: LinkLost) -> Step:
+    if event.host in state.lost:
+        return state, ()
+    return dataclasses.replace(state, cut=state.cut | {event.host}), (Relink(event.host),)
+
+
+def _link_back(state: RunState, event: LinkBack) -> Step:
+    heard = {**state.heard, event.host: event.t}
+    return dataclasses.replace(state, cut=state.cut - {event.host}, heard=heard), ()
+
+
 def _node_lost(state: RunState, event: NodeLost) -> Step:
     if event.host in state.lost:
         return state, ()
     heard = {host: t for host, t in state.heard.items() if host != event.host}
-    state = dataclasses.replace(state, lost=state.lost | {event.host}, heard=heard)
+    state = dataclasses.replace(
+        state, lost=state.lost | {event.host}, cut=state.cut - {event.host}, heard=heard
+    )
     ranks = tuple(
         dataclasses.replace(r, state="stopped") if r.host == event.host and not r.over else r
         for r in state.ranks
@@ -279,6 +305,8 @@ _HANDLERS: dict[type[Event], Any] = {
     RankExited: _rank_exited,
     NodeLost: _node_lost,
     NodeBack: _node_back,
+    LinkLost: _link_lost,
+    LinkBack: _link_back,
     Heard: _heard,
     NodeIdle: _node_idle,
     Interrupted: _interrupted,

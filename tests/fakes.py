@@ -159,7 +159,7 @@ class ScriptedAgent:
                 self.exit(rank, None, "SIGTERM" if message.grace_s else "SIGKILL")
             self.idle()
         elif isinstance(message, protocol.Ping):
-            self.stream.say(protocol.Heartbeat(self.attempt, {}))
+            self.stream.say(protocol.Heartbeat(self.attempt, {}, 0))
         elif isinstance(message, protocol.Bye):
             self.stream.end("the agent ended with status 0")
 
@@ -174,6 +174,8 @@ class ScriptedAgent:
 
 class FakeTransport:
     """A Transport of scripted agents: host label -> one agent for each time it is connected to."""
+
+    link_may_return = False
 
     def __init__(self, **agents: list[ScriptedAgent]) -> None:
         self._agents = {host: list(given) for host, given in agents.items()}

@@ -3,11 +3,12 @@
 import os
 import selectors
 import signal
+import socket
 import time
 from typing import Any, Dict, Optional
 
 from launcher import protocol
-from launcher.agent import processes, questions
+from launcher.agent import link, processes, questions
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
 from launcher.agent.spool import Spool
@@ -22,13 +23,15 @@ class Agent:
     def __init__(self, in_fd: int, out_fd: int, guardian_fd: int) -> None:
         self._in_fd = in_fd
         self._out_fd = out_fd
+        self._received = 0  # counted messages of the controller, over all links
+        self._listener: Optional[socket.socket] = None
         self._guardian_fd = guardian_fd
         self._reader = protocol.FrameReader()
         self._outbox = Outbox(out_fd, self._next_log_frame)
         self._selector = selectors.DefaultSelector()
         self._selector.register(in_fd, selectors.EVENT_READ, self._read_controller)
         self._wakeup()
-        self._orders = protocol.Configure(protocol.VERSION, "", "", 25.0, 30.0, 1.0)
+        self._orders = protocol.Configure(protocol.VERSION, "", "", 25.0, 30.0, 1.0, False)
         self._spool: Optional[Spool] = None
         self._ranks = Ranks(0, "")
         self._steps: Dict[str, int] = {}
@@ -39,7 +42,7 @@ class Agent:
 
     def say(self, message: protocol.Message) -> None:
         """Queue a message to the controller."""
-        self._outbox.put(protocol.encode(message))
+        self._outbox.put(message)
 
     def serve(self) -> None:
         """Run until there is nothing left to do here."""
@@ -52,7 +55,12 @@ class Agent:
         self._farewell()
 
     def _write_controller(self) -> None:
+        linked = not self._outbox.detached
         all_written = self._outbox.flush()
+        if self._outbox.detached:
+            if linked:
+                self._link_gone()
+            return
         if all_written and self._out_fd in self._selector.get_map():
             self._selector.unregister(self._out_fd)
         elif not all_written and self._out_fd not in self._selector.get_map():
@@ -74,10 +82,11 @@ class Agent:
         except OSError:
             data = b""
         if not data:
-            self._controller_gone()
+            self._link_gone()
             return
         self._heard = time.monotonic()
         for message in self._reader.feed(data):
+            self._received += protocol.counted(message)
             self._obey(message)
 
     def _obey(self, message: Any) -> None:
@@ -89,6 +98,12 @@ class Agent:
             self._start(message)
         elif isinstance(message, protocol.Stop):
             self._stop(message.grace_s)
+        elif isinstance(message, protocol.Ping):
+            self._outbox.kept.acknowledge(message.received)
+        elif isinstance(message, protocol.Attach):
+            self._attach(message)
+        elif isinstance(message, protocol.Relay):
+            self._relay(message)
         elif isinstance(message, protocol.Bye):
             self._leaving = True
             if self._ranks.running():
@@ -99,6 +114,10 @@ class Agent:
         os.write(self._guardian_fd, orders.token.encode() + b"\n")
         # Of an earlier agent of this run on this node that the link or a signal took away.
         processes.send(processes.with_token(orders.token), signal.SIGKILL)
+        if orders.outlives_link:
+            self._spool = Spool(orders.run_id)
+            self._listener = link.listen(self._spool.folder)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._adopt)
 
     def _answer(self, ask: protocol.Ask) -> None:
         try:
@@ -189,7 +208,7 @@ class Agent:
 
     def _heartbeat(self) -> None:
         steps, self._steps = self._steps, {}
-        self.say(protocol.Heartbeat(self._ranks.attempt, steps))
+        self.say(protocol.Heartbeat(self._ranks.attempt, steps, self._received))
 
     def _next_log_frame(self) -> Optional[bytes]:
         for number, rank in list(self._ranks.all.items()):
@@ -201,14 +220,61 @@ class Agent:
                 return protocol.encode_log(self._ranks.attempt, number, *chunk)
         return None
 
+    # The link, lost and found.
+
+    def _link_gone(self) -> None:
+        """The stream has ended. With nothing to wait for, so has the run here."""
+        if not self._orders.outlives_link or self._leaving:
+            self._controller_gone()
+        else:
+            self._drop_link()
+
+    def _drop_link(self) -> None:
+        self._outbox.detach()
+        for fd in {self._in_fd, self._out_fd}:
+            if fd in self._selector.get_map():
+                self._selector.unregister(fd)
+            os.close(fd)
+        self._in_fd = self._out_fd = -1
+
+    def _adopt(self, _fd: int) -> None:
+        """A relay has come: its connection is the link now. Nothing is said before its Attach."""
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        if self._in_fd >= 0:
+            self._drop_link()  # sshd may hold on to a session whose client is long gone
+        self._out_fd = os.dup(connection.fileno())
+        self._in_fd = connection.detach()
+        self._reader = protocol.FrameReader()
+        self._selector.register(self._in_fd, selectors.EVENT_READ, self._read_controller)
+
+    def _attach(self, message: protocol.Attach) -> None:
+        if message.attempt == self._ranks.attempt:
+            for number, rank in self._ranks.all.items():
+                rank.log.rewind(message.logs.get(str(number), 0))
+        self._outbox.attach(self._out_fd, protocol.Attached(self._received), message.received)
+
+    def _relay(self, message: protocol.Relay) -> None:
+        """Be the bridge to the agent that serves this run here; or say what it left, when it is dead."""
+        peer = link.find(message.run_id)
+        frames = [] if peer is not None else list(link.remains(message))
+        for frame in [*frames, protocol.encode(protocol.Relayed(peer is not None))]:
+            self._outbox.put_frame(frame)
+        os.set_blocking(self._out_fd, True)
+        self._outbox.flush()
+        if peer is not None:
+            link.carry(self._in_fd, self._out_fd, peer)
+        self._leaving = True
+
     # The end.
 
     def _controller_gone(self) -> None:
         """Nobody hears us any more: end the ranks, in order if they let us, and leave."""
-        if self._in_fd in self._selector.get_map():
-            self._selector.unregister(self._in_fd)
+        if self._in_fd >= 0:
+            self._drop_link()
+        self._outbox.broken = True
         if not self._leaving:
-            self._leaving = self._outbox.broken = True
+            self._leaving = True
             self._stop(self._orders.grace_s)
 
     def _over(self) -> bool:

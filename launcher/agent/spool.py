@@ -35,6 +35,10 @@ class RankLog:
         offset, self._sent = self._sent, self._sent + len(data)
         return offset, data
 
+    def rewind(self, sent: int) -> None:
+        """Hand on again from this offset: what came after it may have been lost on the way."""
+        self._sent = min(self._sent, sent)
+
     def tail(self) -> str:
         """The last lines, for a failure report."""
         size = os.fstat(self._read_fd).st_size

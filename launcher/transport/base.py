@@ -26,6 +26,8 @@ class Stream(Protocol):
 class Transport(Protocol):
     """Starts agents. Implementations: `local.LocalTransport`, `ssh.SshTransport`."""
 
+    link_may_return: bool  # the end of a stream need not be the end of the agent
+
     def connect(self, host: Host) -> Stream:
         """Start the bootstrap command (`bundle.command`) on `host` and return its stream; nothing is sent yet.
 

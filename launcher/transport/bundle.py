@@ -29,6 +29,7 @@ _MODULES = (
     "launcher.agent.ranks",
     "launcher.agent.questions",
     "launcher.agent.outbox",
+    "launcher.agent.link",
     "launcher.agent.loop",
     "launcher.agent.main",
 )

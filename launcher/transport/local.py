@@ -71,6 +71,8 @@ class LocalStream:
 class LocalTransport:
     """Starts agents under `python` (default: this interpreter)."""
 
+    link_may_return = False
+
     def __init__(self, python: str | None = None) -> None:
         self._python = python or sys.executable
 

@@ -132,6 +132,8 @@ class SshTransport:
     over the file. A server that hangs up before any login (sshd's MaxStartups) is tried again for `refused_retry_s`.
     """
 
+    link_may_return = True
+
     def __init__(
         self,
         command: Callable[[Host], str] = lambda host: bundle.command(host.python or "python3"),

@@ -191,7 +191,7 @@ def test_metrics_progress_and_logs(launch):
             agent.stream.say_bytes(protocol.encode_log(1, rank, 0, data))
         agent.stream.say_bytes(protocol.encode_log(9, 0, 0, b"of another attempt"))
         agent.report(0, "metrics", step=1, loss=2.5)
-        agent.stream.say(protocol.Heartbeat(1, {"0": 1, "1": 1}))
+        agent.stream.say(protocol.Heartbeat(1, {"0": 1, "1": 1}, 0))
         agent.report(0, "phase", phase="train")
         agent.finish(start)
 

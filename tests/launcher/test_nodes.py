@@ -78,7 +78,7 @@ def test_dropped_hosts_are_told_nothing(pair):
     """A host that was dropped gets no messages, and its end is not news."""
     nodes, a, _ = pair
     nodes.drop("a")
-    nodes.tell("a", protocol.Ping())
+    nodes.tell("a", protocol.Ping(0))
     nodes.drop("a")
     with pytest.raises(queue.Empty):
         nodes.next(0.05)

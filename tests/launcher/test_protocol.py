@@ -13,18 +13,23 @@ texts = st.text(st.characters(exclude_categories=[]), max_size=40) | st.binary(m
 numbers = st.integers(0, 2**31)
 maps = st.dictionaries(texts, texts, max_size=4)
 messages = st.one_of(
-    st.builds(protocol.Configure, numbers, texts, texts, st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6)),
+    st.builds(protocol.Configure, numbers, texts, texts, st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6),
+              st.booleans()),
     st.builds(protocol.Ask, numbers, texts, maps),
     st.builds(protocol.Start, numbers, st.lists(maps, max_size=3)),
     st.builds(protocol.Stop, numbers, st.floats(0, 1e6)),
-    st.just(protocol.Ping()),
+    st.builds(protocol.Ping, numbers),
     st.just(protocol.Bye()),
     st.builds(protocol.Hello, numbers, maps),
     st.builds(protocol.Answer, numbers, st.none() | texts | maps, st.none() | texts),
     st.builds(protocol.Started, numbers, numbers, numbers),
     st.builds(protocol.Exited, numbers, numbers, st.none() | numbers, st.none() | texts, texts, st.none() | texts),
     st.builds(protocol.Record, numbers, numbers, maps),
-    st.builds(protocol.Heartbeat, numbers, st.dictionaries(texts, numbers, max_size=3)),
+    st.builds(protocol.Heartbeat, numbers, st.dictionaries(texts, numbers, max_size=3), numbers),
+    st.builds(protocol.Relay, texts, texts, numbers, st.dictionaries(texts, numbers, max_size=3)),
+    st.builds(protocol.Attach, numbers, numbers, st.dictionaries(texts, numbers, max_size=3)),
+    st.builds(protocol.Relayed, st.booleans()),
+    st.builds(protocol.Attached, numbers),
     st.builds(protocol.Idle, numbers),
 )  # fmt: skip
 logs = st.builds(LogBytes, numbers, numbers, st.integers(0, 2**63), st.binary(max_size=200))
@@ -109,8 +114,8 @@ def test_noise_before_the_marker(before, items, places):
 def test_no_marker_no_message(before):
     """Without the marker nothing is a message, however much comes."""
     reader = FrameReader(NONCE)
-    assert read(reader, [before, encode(protocol.Ping())]) == []
-    assert reader.noise == before + encode(protocol.Ping())
+    assert read(reader, [before, encode(protocol.Ping(0))]) == []
+    assert reader.noise == before + encode(protocol.Ping(0))
 
 
 def test_noise_is_bounded():
@@ -132,7 +137,7 @@ def test_noise_is_bounded():
         *(
             (len(text) + 1).to_bytes(4, "big") + b"M" + text
             for text in (
-                b"", b"{}", b"1", b"[]", b'["Nobody"]', b'["Ping", 1]', b'["Stop"]', b"[[]]", b"\xff", b"[" * 100_000,
+                b"", b"{}", b"1", b"[]", b'["Nobody"]', b'["Ping"]', b'["Stop"]', b"[[]]", b"\xff", b"[" * 100_000,
             )
         ),
     ],
@@ -156,6 +161,6 @@ def test_frames_before_garbage_are_delivered():
     """What came whole before the stream went wrong is not lost."""
     got = []
     with pytest.raises(BadFrame):
-        for message in FrameReader().feed(encode(protocol.Ping()) + b"\0\0\0\0M"):
+        for message in FrameReader().feed(encode(protocol.Ping(0)) + b"\0\0\0\0M"):
             got.append(message)
-    assert got == [protocol.Ping()]
+    assert got == [protocol.Ping(0)]

@@ -32,6 +32,7 @@ def test_greets_through_noise():
     stream = MemoryStream(lambda stream, message: stream.say(protocol.Answer(message.id, "x", None)))
     link, inbox = channel(stream)
     assert link.greet().facts["hostname"] == "h"
+    link.start()
     link.send(protocol.Ask(7, "q", {}))
     assert inbox.get(timeout=5) == protocol.Answer(7, "x", None)
     link.close()
@@ -64,7 +65,7 @@ def test_gone_before_anything_is_sent():
         link.greet()
 
 
-@pytest.mark.parametrize("first", [protocol.Hello(protocol.VERSION + 1, {}), protocol.Ping()])
+@pytest.mark.parametrize("first", [protocol.Hello(protocol.VERSION + 1, {}), protocol.Ping(0)])
 def test_another_version(first):
     """An agent of another version, or one that begins with something else, is refused and its link closed."""
     stream = MemoryStream(lambda stream, message: None, hello=first)
@@ -91,6 +92,7 @@ def test_garbage_later():
     agent = ScriptedAgent()
     link, inbox = channel(agent.open())
     link.greet()
+    link.start()
     agent.stream.say_bytes(protocol.encode(protocol.Idle(1)) + b"\0\0\0\0\0\0\0\0\0")
     assert inbox.get(timeout=5) == protocol.Idle(1)
     assert "make no sense" in inbox.get(timeout=5).why
@@ -106,6 +108,7 @@ def test_messages_with_the_hello_are_not_lost():
 
     link, inbox = channel(Eager(lambda stream, message: None))
     link.greet()
+    link.start()
     assert inbox.get(timeout=5) == protocol.Idle(3)
 
 
@@ -114,8 +117,9 @@ def test_the_end_is_explained():
     agent = ScriptedAgent()
     link, inbox = channel(agent.open())
     link.greet()
+    link.start()
     agent.stream.end("the agent ended with status -9")
     assert inbox.get(timeout=5) == Closed("the agent ended with status -9")
-    link.send(protocol.Ping())  # to nobody; must not raise
+    link.send(protocol.Ping(0))  # to nobody; must not raise
     link.close()
     assert inbox.empty()
