@@ -24,6 +24,7 @@ from distperf.recipe.schema import Recipe
 from distperf.version import __version__
 from launcher import events, filters, report
 from launcher.agent.facts import count_devices
+from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
 from launcher.errors import UsageError
@@ -31,7 +32,7 @@ from launcher.hostfile import Host, load_hostfile, local_hostfile
 from launcher.journal import last_metrics, read_lines
 from launcher.nodes import Nodes
 from launcher.plan import NodeFacts, Placement, Program, fill_slots, label, place
-from launcher.prepare import Needs, prepare
+from launcher.prepare import prepare
 from launcher.rundir import RunDir, find_run, new_run_id, write_atomic
 from launcher.state import Policy, RunState
 from launcher.transport.base import Transport
@@ -143,9 +144,8 @@ def plan(parsed: Parsed) -> Planned:
     recipe = parsed.recipe
     spec = None
     if recipe.script is None:
-        checkpoints = recipe.checkpoint.dir
-        folder = parsed.run.checkpoints if checkpoints is None else Path(parsed.workdir, checkpoints)
-        spec = resolve(recipe, run_id=parsed.run.run_id, world_size=world_size, checkpoint_dir=str(folder))
+        folder = checkpoint_folder(parsed)
+        spec = resolve(recipe, run_id=parsed.run.run_id, world_size=world_size, checkpoint_dir=folder)
     mesh = MeshShape(dp_shard=world_size if spec is None else spec.parallel.dp_shard)
     return Planned(parsed, spec, mesh, place(parsed.hosts, mesh.coordinates), _program(parsed, spec))
 
@@ -199,19 +199,29 @@ def launch(request: Request, say: Callable[[str], None]) -> int:
     try:
         nodes.open_all(parsed.hosts)
         planned = planned or plan(with_probed_slots(parsed, nodes))
-        facts = prepare(nodes, planned.parsed.hosts, needs(planned, request.check))
+        facts = prepare(nodes, planned.parsed.hosts, needs(planned.parsed, request.check))
         return _run(planned, facts, nodes, request.quiet, say)
     finally:
         nodes.close()
 
 
-def needs(planned: Planned, check: bool) -> Needs:
+def needs(parsed: Parsed, check: bool) -> Needs:
     """What pre-flight must find on the nodes."""
-    recipe, spec = planned.parsed.recipe, planned.spec
-    python = None if recipe.launch.python == "auto" else recipe.launch.python
-    saves = spec is not None and bool(spec.checkpoint.every_steps or spec.checkpoint.save_last)
-    shared = spec.checkpoint.dir if spec is not None and saves and check else None
-    return Needs(python, planned.parsed.workdir, spec is not None and check, shared)
+    recipe, training = parsed.recipe, parsed.recipe.script is None and check
+    saves = training and bool(recipe.checkpoint.every_steps or recipe.checkpoint.save_last)
+    return Needs(
+        python=None if recipe.launch.python == "auto" else recipe.launch.python,
+        workdir=parsed.workdir,
+        training=training,
+        modules=MODULES if training else (),
+        shared_dir=checkpoint_folder(parsed) if saves else None,
+    )
+
+
+def checkpoint_folder(parsed: Parsed) -> str:
+    """Where the run's checkpoints go."""
+    folder = parsed.recipe.checkpoint.dir
+    return str(parsed.run.checkpoints if folder is None else Path(parsed.workdir, folder))
 
 
 def _run(
