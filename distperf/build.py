@@ -111,10 +111,9 @@ def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> SampleS
     Raises:
         DataError: on every rank when it failed on any node; or naming the ranks whose data differs.
     """
-    key = f"distperf/data/{ranks.node_rank}"
-    if ranks.local_rank == 0:
-        store.set(key, _prepare(data, vocab))
-    problems = _wait_for_nodes(store, ranks.num_nodes)
+    problem = _prepare(data, vocab) if ranks.local_rank == 0 else ""
+    _wait_for_nodes(store, ranks)
+    problems = sorted(set(exchange(problem)) - {""})
     if problems:
         raise DataError("\n".join(problems))
     samples = open_store(data, vocab)
@@ -131,10 +130,11 @@ def _prepare(data: DataSpec, vocab: int) -> str:
     return ""
 
 
-def _wait_for_nodes(store: Store, num_nodes: int) -> list[str]:
-    keys = [f"distperf/data/{node}" for node in range(num_nodes)]
-    store.wait(keys, DATA_TIMEOUT)
-    return sorted({store.get(key).decode() for key in keys} - {""})
+def _wait_for_nodes(store: Store, ranks: Ranks) -> None:
+    """Until each node's first rank is here. A collective would give up before a large corpus is tokenised."""
+    if ranks.local_rank == 0:
+        store.set(f"distperf/data/{ranks.node_rank}", "tried")
+    store.wait([f"distperf/data/{node}" for node in range(ranks.num_nodes)], DATA_TIMEOUT)
 
 
 def _refuse_different(hashes: list[str]) -> None:

@@ -73,6 +73,10 @@ class Console:
         for start, lines in self._lines.values():
             for line in lines.rest():
                 self._print(self._out, f"{start}{line}\n")
+        self.clear()
+
+    def clear(self) -> None:
+        """Take the progress line away until it is drawn again."""
         if self._drawn:
             self._put(self._err, CLEAR)
             self._drawn = ""

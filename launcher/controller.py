@@ -6,6 +6,7 @@ if it is of a kept kind, and the actions that `advance` returns are carried out.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
-from launcher import actions, events, protocol, supervise
+from launcher import actions, control, events, protocol, supervise
 from launcher.errors import PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
@@ -94,11 +95,15 @@ class Controller:
         self.state = supervise.created(order.created)
         self._hosts = {label(node.host): node for node in order.placement.nodes}
 
-    def run(self) -> RunState:
-        """Start the ranks, see them through, and return the final state. Raises RunFolderError on a full disk."""
+    def run(self, begun: Callable[[], None] = lambda: None) -> RunState:
+        """Start the ranks, see them through, and return the final state. Raises RunFolderError on a full disk.
+
+        `begun` is called when the run stands in its journal and no rank has been started yet.
+        """
         try:
             with self._catching_signals():
                 self._journal.write(self._order.created)
+                begun()
                 self._configure(self._hosts)
                 self._carry_out(supervise.begin(self.state))
                 while not self.state.over:
@@ -134,6 +139,9 @@ class Controller:
             self._journal.touch()
 
     def _take(self, host: str, message: Any) -> None:
+        if isinstance(message, control.Request):
+            self._take_request(message)
+            return
         if isinstance(message, Closed):
             self._take_end(host, message)
             return
@@ -165,6 +173,12 @@ class Controller:
             self._screen.note(f"the link to {host} is back")
         else:
             self._happened(events.NodeLost(self._now(), host, "its agent is gone"))
+
+    def _take_request(self, request: control.Request) -> None:
+        """A "stop" is one Ctrl-C, a "kill" is two, a "ping" only asks."""
+        for _ in range({"stop": 1, "kill": 2}.get(request.do, 0)):
+            self._happened(events.Interrupted(self._now(), "SIGINT"))
+        request.answer({"pid": os.getpid(), "state": self.state.state})
 
     def _take_reopened(self, host: str, reopened: _Reopened) -> None:
         if reopened.error is not None:
@@ -319,8 +333,10 @@ class Controller:
 
     @contextmanager
     def _catching_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM become events; a closed terminal is a SIGTERM."""
-        names = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGTERM"}
+        """SIGINT and SIGTERM become events; a closed terminal is a SIGTERM, unless hang-ups are ignored (nohup)."""
+        names = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            names[signal.SIGHUP] = "SIGTERM"
 
         def put(number: int, _frame: FrameType | None) -> None:
             self._signals.put(names[signal.Signals(number)])

@@ -7,6 +7,7 @@ from typing import Any
 
 from distperf.recipe.estimate import StateBytes, model_state, parameter_count
 from launcher import words
+from launcher.checks import candidates
 from launcher.launch import (
     Parsed,
     Planned,
@@ -20,7 +21,6 @@ from launcher.launch import (
 )
 from launcher.nodes import Nodes
 from launcher.plan import Attempt, Node, NodeFacts, label, orders
-from launcher.prepare import candidates
 
 SCHEMA = 1
 SECRET = "***"
@@ -155,7 +155,7 @@ def _ranks(planned: Planned, with_commands: bool) -> list[dict[str, Any]]:
 
 def _orders(planned: Planned, node: Node) -> list[dict[str, Any]]:
     """The start orders as far as they are known before a node was asked, without secrets."""
-    python = candidates(node.host, needs(planned, check=False).python)[0]
+    python = candidates(node.host, needs(planned.parsed, check=False).python)[0]
     facts = NodeFacts(python, "127.0.0.1" if len(planned.placement.nodes) == 1 else UNKNOWN, None)
     launch = planned.parsed.recipe.launch
     attempt = Attempt(1, facts.address, 0, launch.max_restarts)

@@ -30,7 +30,7 @@ class RunCreated(Event):
     policy: dict[str, Any]  # fields of state.Policy
     controller: dict[
         str, Any
-    ]  # host, pid, created (process start time): to tell a dead controller from a live one
+    ]  # host, pid, created (process start time): to tell a dead controller from a live one; socket (path) or null
     version: str
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -75,35 +76,66 @@ class Metrics:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole line that is a JSON object; a last line still being written is left out."""
+    for raw in _whole_lines(path, 0):
+        line = _object(raw)
+        if line is not None:
+            yield line
+
+
+def _whole_lines(path: Path, start: int) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            for raw in file:
-                if not raw.endswith(b"\n"):
-                    return
-                try:
-                    line = json.loads(raw)
-                except ValueError:
-                    continue
-                if isinstance(line, dict):
-                    yield line
+            file.seek(start)
+            yield from itertools.takewhile(lambda raw: raw.endswith(b"\n"), file)
     except FileNotFoundError:
         return
     except OSError as error:
         raise RunFolderError(f"cannot read {path}: {error.strerror}") from None
 
 
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None
+
+
+class Story:
+    """The run's state as its journal tells it so far. Raises RunFolderError when there is no beginning to it."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._path = run.events
+        self._read_bytes = 0
+        self._state: RunState | None = None
+        for _event in self.news():
+            pass
+        if self._state is None:
+            raise RunFolderError(f"{run.events} does not begin with a run: it is damaged, or no run's folder")
+
+    @property
+    def state(self) -> RunState:
+        """After the newest event that `news` has given."""
+        assert self._state is not None
+        return self._state
+
+    def news(self) -> Iterator[Event]:
+        """Events that have come since, one by one as `state` takes them in."""
+        for raw in _whole_lines(self._path, self._read_bytes):
+            self._read_bytes += len(raw)
+            line = _object(raw)
+            event = None if line is None else from_line(line)
+            if isinstance(event, RunCreated):
+                self._state = supervise.created(event)
+            elif event is not None and self._state is not None:
+                self._state, _ = supervise.observe(self._state, event)
+            if event is not None:
+                yield event
+
+
 def replay(run: RunDir) -> RunState:
     """The run's state as its journal tells it. Raises RunFolderError when there is no beginning to it."""
-    state: RunState | None = None
-    for line in read_lines(run.events):
-        event = from_line(line)
-        if isinstance(event, RunCreated):
-            state = supervise.created(event)
-        elif event is not None and state is not None:
-            state, _ = supervise.observe(state, event)
-    if state is None:
-        raise RunFolderError(f"{run.events} does not begin with a run: it is damaged, or no run's folder")
-    return state
+    return Story(run).state
 
 
 def last_metrics(run: RunDir) -> dict[str, Any]:
@@ -115,11 +147,4 @@ def last_metrics(run: RunDir) -> dict[str, Any]:
             lines = file.read().split(b"\n")[:-1]
     except OSError:
         return {}
-    for raw in reversed(lines):
-        try:
-            line = json.loads(raw)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            return line
-    return {}
+    return next((line for line in map(_object, reversed(lines)) if line is not None), {})

@@ -7,7 +7,8 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,21 @@ from distperf.recipe.resolve import resolve
 from distperf.recipe.runspec import RunSpec, to_json
 from distperf.recipe.schema import Recipe
 from distperf.version import __version__
-from launcher import events, filters, report
+from launcher import control, events, filters
 from launcher.agent.facts import count_devices
+from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
+from launcher.detach import Leave, farewell
 from launcher.errors import UsageError
 from launcher.hostfile import Host, load_hostfile, local_hostfile
-from launcher.journal import last_metrics, read_lines
 from launcher.nodes import Nodes
 from launcher.plan import NodeFacts, Placement, Program, fill_slots, label, place
-from launcher.prepare import Needs, prepare
+from launcher.prepare import prepare
 from launcher.rundir import RunDir, find_run, new_run_id, write_atomic
-from launcher.state import Policy, RunState
+from launcher.state import Policy
 from launcher.transport.base import Transport
+from launcher.view import closing_lines
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,8 @@ def plan(parsed: Parsed) -> Planned:
     recipe = parsed.recipe
     spec = None
     if recipe.script is None:
-        checkpoints = recipe.checkpoint.dir
-        folder = parsed.run.checkpoints if checkpoints is None else Path(parsed.workdir, checkpoints)
-        spec = resolve(recipe, run_id=parsed.run.run_id, world_size=world_size, checkpoint_dir=str(folder))
+        folder = checkpoint_folder(parsed)
+        spec = resolve(recipe, run_id=parsed.run.run_id, world_size=world_size, checkpoint_dir=folder)
     mesh = MeshShape(dp_shard=world_size if spec is None else spec.parallel.dp_shard)
     return Planned(parsed, spec, mesh, place(parsed.hosts, mesh.coordinates), _program(parsed, spec))
 
@@ -189,8 +191,11 @@ def slots_known(parsed: Parsed) -> bool:
     return all(host.slots is not None for host in parsed.hosts)
 
 
-def launch(request: Request, say: Callable[[str], None]) -> int:
-    """Run it from beginning to end; returns the exit code. `say` prints a line for the user."""
+def launch(request: Request, say: Callable[[str], None], leave: Leave | None = None) -> int:
+    """Run it from beginning to end; returns the exit code. `say` prints a line for the user.
+
+    leave: called once the run has begun, to go on in the background from there.
+    """
     parsed = parse(request)
     for warning in parsed.warnings:
         say(f"warning: {warning}")
@@ -199,43 +204,74 @@ def launch(request: Request, say: Callable[[str], None]) -> int:
     try:
         nodes.open_all(parsed.hosts)
         planned = planned or plan(with_probed_slots(parsed, nodes))
-        facts = prepare(nodes, planned.parsed.hosts, needs(planned, request.check))
-        return _run(planned, facts, nodes, request.quiet, say)
+        facts = prepare(nodes, planned.parsed.hosts, needs(planned.parsed, request.check))
+        console = Console(quiet=request.quiet or leave is not None)
+        return _run(planned, facts, nodes, console, say, leave)
     finally:
         nodes.close()
 
 
-def needs(planned: Planned, check: bool) -> Needs:
+def needs(parsed: Parsed, check: bool) -> Needs:
     """What pre-flight must find on the nodes."""
-    recipe, spec = planned.parsed.recipe, planned.spec
-    python = None if recipe.launch.python == "auto" else recipe.launch.python
-    saves = spec is not None and bool(spec.checkpoint.every_steps or spec.checkpoint.save_last)
-    shared = spec.checkpoint.dir if spec is not None and saves and check else None
-    return Needs(python, planned.parsed.workdir, spec is not None and check, shared)
+    recipe, training = parsed.recipe, parsed.recipe.script is None and check
+    saves = training and bool(recipe.checkpoint.every_steps or recipe.checkpoint.save_last)
+    return Needs(
+        python=None if recipe.launch.python == "auto" else recipe.launch.python,
+        workdir=parsed.workdir,
+        training=training,
+        modules=MODULES if training else (),
+        shared_dir=checkpoint_folder(parsed) if saves else None,
+    )
+
+
+def checkpoint_folder(parsed: Parsed) -> str:
+    """Where the run's checkpoints go."""
+    folder = parsed.recipe.checkpoint.dir
+    return str(parsed.run.checkpoints if folder is None else Path(parsed.workdir, folder))
 
 
 def _run(
-    planned: Planned, facts: dict[str, NodeFacts], nodes: Nodes, quiet: bool, say: Callable[[str], None]
+    planned: Planned,
+    facts: dict[str, NodeFacts],
+    nodes: Nodes,
+    console: Console,
+    say: Callable[[str], None],
+    leave: Leave | None,
 ) -> int:
     run = planned.parsed.run
     _write_folder(planned)
     say(f"run {run.run_id}: {describe(planned)}")
-    console = Console(quiet)
-    order = Order(run, _created(planned), planned.program, planned.placement, facts)
-    try:
-        state = Controller(order, nodes, console).run()
-    finally:
-        console.close()
+
+    def begun() -> None:
+        if leave is not None:
+            for line in farewell(run):
+                say(line)
+            leave(run.controller_log, run.run_id)
+
+    with _control_socket(run, nodes, say) as path:
+        order = Order(run, _created(planned, path), planned.program, planned.placement, facts)
+        try:
+            state = Controller(order, nodes, console).run(begun)
+        finally:
+            console.close()
     for line in closing_lines(run, state):
         say(line)
     assert state.exit_code is not None
     return state.exit_code
 
 
-def closing_lines(run: RunDir, state: RunState) -> list[str]:
-    """The report of a run that has ended."""
-    first = next(read_lines(run.metrics), None)
-    return report.report(state, run.path, first, last_metrics(run))
+@contextmanager
+def _control_socket(run: RunDir, nodes: Nodes, say: Callable[[str], None]) -> Iterator[str | None]:
+    """Other processes' requests go into the controller's queue; a run without a socket is stopped by signals."""
+    with ExitStack() as stack:
+        try:
+            path = stack.enter_context(
+                control.listening(run.path, lambda request: nodes.inbox.put(("", request)))
+            )
+        except OSError as error:
+            say(f"warning: no control socket, `distperf stop` will use a signal: {error}")
+            path = None
+        yield path
 
 
 def describe(planned: Planned) -> str:
@@ -265,7 +301,7 @@ def _write_folder(planned: Planned) -> None:
     run.write_json(run.placement, [asdict(rank) for rank in planned.placement.ranks])
 
 
-def _created(planned: Planned) -> events.RunCreated:
+def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
     launch, spec = planned.parsed.recipe.launch, planned.spec
     policy = Policy(
         max_restarts=launch.max_restarts,
@@ -279,7 +315,12 @@ def _created(planned: Planned) -> events.RunCreated:
         for rank in planned.placement.ranks
     ]
     process = psutil.Process()
-    controller = {"host": socket.gethostname(), "pid": process.pid, "created": process.create_time()}
+    controller = {
+        "host": socket.gethostname(),
+        "pid": process.pid,
+        "created": process.create_time(),
+        "socket": control_socket,
+    }
     return events.RunCreated(
         0.0, planned.parsed.run.run_id, planned.parsed.recipe.name, None if spec is None else spec.train.steps, ranks,
         asdict(policy), controller, __version__,

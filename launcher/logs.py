@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.rundir import RunDir
 
 MAX_LINE_BYTES = 4096  # of one line on the screen; the file has all of it
+READ_BYTES = 1 << 16
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]|\x1b.?"
 )
@@ -74,12 +75,36 @@ def prefix(host: str, rank: int, host_width: int, rank_width: int) -> str:
     return f"{host:<{host_width}} {rank:>{rank_width}} | "
 
 
-def read_log(path: Path, tail: int | None = None) -> Iterator[bytes]:
-    """Lines of a log file, each with its end; with `tail`, the last ones only."""
-    with path.open("rb") as file:
-        if tail is not None:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - max(65536, 256 * tail)))
-            yield from file.readlines()[-tail:]
+class Tail:
+    """A log file that grows, and how far it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def skip(self, lines: int) -> None:
+        """Pass over everything but the last lines that are there now (or what the last 64 KiB hold of them)."""
+        try:
+            with self._path.open("rb") as file:
+                start = max(0, file.seek(0, 2) - READ_BYTES)
+                file.seek(start)
+                data = file.read()
+        except FileNotFoundError:
             return
-        yield from file
+        at = len(data)
+        for _ in range(lines + 1):  # the newest line has an end, or is still being written
+            at = data.rfind(b"\n", 0, at)
+            if at < 0:
+                break
+        self._offset = start + at + 1 if at >= 0 or start == 0 else start + data.find(b"\n") + 1
+
+    def new(self) -> bytes:
+        """What has come since, up to 64 KiB; b"" when nothing has."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(READ_BYTES)
+        except FileNotFoundError:
+            return b""
+        self._offset += len(data)
+        return data

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from launcher import protocol
@@ -22,6 +23,14 @@ from launcher.transport.channel import Channel, Closed, Talk
 
 GREET_LIMIT_S = 30.0  # from a session to the agent's hello: a slow profile, a cold python on a network disk
 CONNECT_THREADS = 64
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """What stands for a host's answer when there is none."""
+
+    why: str
+    lost: bool  # the host is gone or silent; else it is there and could not do what was asked
 
 
 class Nodes:
@@ -44,12 +53,17 @@ class Nodes:
 
     def open_all(self, hosts: Iterable[Host]) -> None:
         """Start an agent on every host, many at once. Raises one TransportError that names all that failed."""
-        hosts = list(hosts)
-        with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
-            failures = [error for error in pool.map(self._try_open, hosts) if error is not None]
+        failures = self.open_each(hosts)
         if failures:
             self.close()
-            raise together(failures)
+            raise together(list(failures.values()))
+
+    def open_each(self, hosts: Iterable[Host]) -> dict[str, TransportError]:
+        """Start an agent on every host that lets us, many at once; why not, for each of the others."""
+        hosts = list(hosts)
+        with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
+            errors = zip(hosts, pool.map(self._try_open, hosts), strict=True)
+            return {label(host): error for host, error in errors if error is not None}
 
     def open(self, host: Host) -> None:
         """Start a fresh agent on one host. Raises TransportError."""
@@ -130,30 +144,51 @@ class Nodes:
     def ask(
         self, questions: Mapping[str, tuple[str, dict[str, Any]]], limit_s: float = 70.0
     ) -> dict[str, Any]:
-        """Ask each host its question and wait for all answers. What else arrives is kept for `next`.
+        """Ask each host its question; every answer, or an error that names all hosts without one.
 
         Raises ConnectFailed for a host that is lost, PreflightError for one that cannot answer.
         """
+        answers = self.gather(questions, limit_s)
+        missing = {host: answer for host, answer in answers.items() if isinstance(answer, Unanswered)}
+        lost = [ConnectFailed(host, answer.why) for host, answer in missing.items() if answer.lost]
+        if lost:
+            raise together(list(lost))
+        if missing:
+            raise PreflightError("\n".join(f"{host}: {answer.why}" for host, answer in missing.items()))
+        return answers
+
+    def gather(
+        self, questions: Mapping[str, tuple[str, dict[str, Any]]], limit_s: float = 70.0
+    ) -> dict[str, Any]:
+        """Ask each host its question and wait for all: an answer, or Unanswered, a host. What else arrives is kept
+        for `next`.
+        """
+        gone = Unanswered("its agent is gone", lost=True)
+        answers: dict[str, Any] = {host: gone for host in questions if host not in self._channels}
         waiting = {}
         for host, (question, args) in questions.items():
-            number = next(self._ids)
-            waiting[number] = host
-            self.tell(host, protocol.Ask(number, question, args))
-        answers: dict[str, Any] = {}
+            if host not in answers:
+                number = next(self._ids)
+                waiting[number] = host
+                self.tell(host, protocol.Ask(number, question, args))
         deadline = time.monotonic() + limit_s
         while waiting:
             try:
                 host, message = self.inbox.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
-                silent = fold(waiting.values())
-                raise ConnectFailed(silent, f"no answer to {question!r} within {limit_s:.0f} s") from None
+                for host in waiting.values():
+                    why = f"no answer to {questions[host][0]!r} within {limit_s:g} s"
+                    answers[host] = Unanswered(why, lost=True)
+                break
             if isinstance(message, protocol.Answer) and message.id in waiting:
                 del waiting[message.id]
-                if message.error is not None:
-                    raise PreflightError(f"{host}: {message.error}")
-                answers[host] = message.value
+                answers[host] = (
+                    message.value if message.error is None else Unanswered(message.error, lost=False)
+                )
             elif isinstance(message, Closed) and host in waiting.values():
-                raise ConnectFailed(host, message.why)
+                waiting = {number: other for number, other in waiting.items() if other != host}
+                answers[host] = Unanswered(message.why, lost=True)
+                self.drop(host)
             else:
                 self._kept.append((host, message))
         return answers

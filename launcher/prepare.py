@@ -1,150 +1,146 @@
-"""Before the first rank starts: what each node can do, which address the others reach it by, and whether this run
-can work there. Questions go to all nodes at once; deciding is in pure functions over the answers.
+"""Before the first rank starts: which interpreter, which address, and whether the run can work there at all.
+
+Questions go to all nodes at once; what the answers mean is decided in launcher.checks. `launch` stops at the first
+sign of trouble, with all nodes' faults in one error; `check` goes on with the nodes that are left.
 """
 
 from __future__ import annotations
 
 import secrets
-import sys
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from distperf.version import __version__
-from launcher.errors import PreflightError
+from launcher import checks
+from launcher.checks import Check, Needs
+from launcher.errors import ConnectFailed, PreflightError
 from launcher.hostfile import Host
-from launcher.nodes import Nodes
-from launcher.nodeset import fold
+from launcher.nodes import Nodes, Unanswered, together
 from launcher.plan import NodeFacts, label
 
 LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a run needs of its nodes."""
+class Prepared:
+    """What was found, by host label."""
 
-    python: str | None  # the recipe's launch.python; None: find one
-    workdir: str
-    training: bool  # the bundled runtime: torch and distperf itself must be installed
-    shared_dir: str | None  # must be one folder on all nodes
+    checks: dict[str, list[Check]]
+    facts: dict[str, NodeFacts]  # of the hosts that ranks can start on
+    lost: dict[str, str]  # hosts that went away meanwhile, and why
 
 
 def prepare(nodes: Nodes, hosts: tuple[Host, ...], needs: Needs) -> dict[str, NodeFacts]:
-    """Check every node and learn how to start ranks on it. Raises PreflightError (all nodes' faults in one)."""
-    addresses = _addresses(nodes, hosts)
-    pythons = _check_pythons(nodes, hosts, needs)
-    if needs.shared_dir is not None and len(hosts) > 1:
-        _check_shared(nodes, [label(host) for host in hosts], needs.shared_dir)
-    return {
-        host: NodeFacts(pythons[host], address, interface_of(nodes.facts[host]["interfaces"], address))
-        for host, address in addresses.items()
-    }
-
-
-# Addresses.
-
-
-def _addresses(nodes: Nodes, hosts: tuple[Host, ...]) -> dict[str, str]:
-    """Where the ranks of each node listen: loopback while nobody else must reach them, else the address that the
-    SSH connection came in by, else the one on the way to another node.
-    """
-    if len(hosts) == 1:
-        return {label(hosts[0]): LOOPBACK}
-    told = {label(host): nodes.facts[label(host)]["ssh_address"] for host in hosts}
-    unsure = [host for host, address in told.items() if not usable(address)]
-    if unsure:
-        peers = {host: next(told[o] or o for o in told if o != host) for host in unsure}
-        told.update(nodes.ask({h: ("source_address", {"peer": peer}) for h, peer in peers.items()}))
-    bad = [host for host, address in told.items() if not usable(address)]
-    if bad:
-        raise PreflightError(
-            f"{fold(bad)}: found no address that the other nodes could reach (it was reached over the loopback "
-            "interface, and has no route to the others); name it in the hostfile by its network name or address"
-        )
-    return {host: str(address) for host, address in told.items()}
-
-
-def usable(address: str | None) -> bool:
-    """An address that another node could reach: there is one, and it is not loopback."""
-    return bool(address) and not str(address).startswith("127.") and address != "::1"
-
-
-def interface_of(interfaces: Mapping[str, Iterable[str]], address: str) -> str | None:
-    """The interface that holds the address; None when none does (an address translated on the way)."""
-    return next((name for name, held in interfaces.items() if address in held), None)
-
-
-# Interpreters.
-
-
-def _check_pythons(nodes: Nodes, hosts: tuple[Host, ...], needs: Needs) -> dict[str, str]:
-    modules = ["torch", "distperf"] if needs.training else []
-    questions = {
-        label(host): (
-            "python",
-            {
-                "candidates": candidates(host, needs.python),
-                "workdir": host.workdir or needs.workdir,
-                "modules": modules,
-            },
-        )
-        for host in hosts
-    }
-    answers = nodes.ask(questions)
-    faults: dict[str, list[str]] = {}
-    for host in hosts:
-        fault = python_fault(host, needs, answers[label(host)])
-        if fault:
-            faults.setdefault(fault, []).append(label(host))
+    """Learn how to start ranks on every node. Raises ConnectFailed; PreflightError with all nodes' faults."""
+    found = quick(nodes, hosts, needs, alone=len(hosts) == 1)
+    if found.lost:
+        raise together([ConnectFailed(host, why) for host, why in found.lost.items()])
+    faults = checks.failing(found.checks)
     if faults:
-        raise PreflightError("\n".join(f"{fold(names)}: {fault}" for fault, names in faults.items()))
-    return {host: str(answer["python"]) for host, answer in answers.items()}
+        raise PreflightError("\n".join(faults))
+    return found.facts
 
 
-def candidates(host: Host, wanted: str | None) -> list[str]:
-    """Interpreters to look for on a host, best first: the hostfile's, the recipe's, this one's path, python3."""
-    if host.python or wanted:
-        return [host.python or str(wanted)]
-    return [sys.executable, "python3"]
+def quick(nodes: Nodes, hosts: tuple[Host, ...], needs: Needs, alone: bool) -> Prepared:
+    """The checks that `launch` does too. alone: the run has one node, whose ranks nobody else must reach."""
+    return _Quick(nodes, hosts, needs).run(alone)
 
 
-def python_fault(host: Host, needs: Needs, answer: Mapping[str, Any]) -> str | None:
-    """What is wrong with a node's answer, and what to do; None when ranks can start there."""
-    if not answer["workdir"]:
-        workdir = host.workdir or needs.workdir
-        return f"no folder {workdir} there: make it, share it, or name another with launch.workdir"
-    if answer["python"] is None:
-        tried = " nor ".join(candidates(host, needs.python))
-        return f"cannot run {tried} there: name an interpreter with python= in the hostfile or launch.python"
-    if not needs.training:
-        return None
-    versions = answer["versions"]
-    missing = [name for name in ("distperf", "torch") if not versions.get(name)]
-    if missing:
-        return f"{answer['python']} has no {' and no '.join(missing)}: install distperf[train] into it"
-    if versions["distperf"] != __version__:
-        found = versions["distperf"]
-        return f"{answer['python']} has distperf {found}, this is {__version__}: install the same version on both"
-    return None
+class _Quick:
+    """Asks one thing after the other, of the hosts that still answer."""
 
+    def __init__(self, nodes: Nodes, hosts: tuple[Host, ...], needs: Needs) -> None:
+        self._nodes = nodes
+        self._hosts = {label(host): host for host in hosts}
+        self._needs = needs
+        self._checks: dict[str, list[Check]] = {host: [] for host in self._hosts}
+        self._lost: dict[str, str] = {}
 
-# One folder seen by all.
+    def run(self, alone: bool) -> Prepared:
+        pythons = self._pythons()
+        addresses = self._addresses(alone)
+        if self._needs.shared_dir is not None:
+            self._shared(self._needs.shared_dir)
+        facts = {
+            host: NodeFacts(
+                pythons[host], addresses[host], checks.interface_of(self._interfaces(host), addresses[host])
+            )
+            for host in self._alive()
+            if host in pythons and host in addresses
+        }
+        return Prepared(self._checks, facts, self._lost)
 
+    def _alive(self) -> list[str]:
+        return [host for host in self._hosts if host not in self._lost]
 
-def _check_shared(nodes: Nodes, hosts: list[str], folder: str) -> None:
-    """Prove it: the first node writes, the others read. Raises PreflightError naming those that do not see it."""
-    name, text = f".distperf-{secrets.token_hex(8)}", secrets.token_hex(16)
-    mark = {"folder": folder, "name": name}
-    nodes.ask({hosts[0]: ("write_mark", {**mark, "text": text})})
-    try:
-        seen = nodes.ask({host: ("read_mark", mark) for host in hosts[1:]})
-    finally:
-        nodes.ask({hosts[0]: ("remove_mark", mark)})
-    blind = [host for host, found in seen.items() if found != text]
-    if blind:
-        raise PreflightError(
-            f"checkpoint.dir {folder} is not one folder on all nodes: what {hosts[0]} writes there, {fold(blind)} "
-            "cannot see. Name a folder on a shared file system with checkpoint.dir, or write no checkpoints "
-            "(checkpoint: {every_steps: 0, save_last: false})"
-        )
+    def _interfaces(self, host: str) -> dict[str, list[str]]:
+        interfaces: dict[str, list[str]] = self._nodes.facts[host]["interfaces"]
+        return interfaces
+
+    def _ask(self, questions: dict[str, tuple[str, dict[str, Any]]], name: str) -> dict[str, Any]:
+        """The answers there are; a refusal becomes a failed check `name`, a lost host is noted."""
+        answers = self._nodes.gather(questions)
+        for host, answer in list(answers.items()):
+            if isinstance(answer, Unanswered):
+                del answers[host]
+                if answer.lost:
+                    self._lost[host] = answer.why
+                else:
+                    self._checks[host].append(Check(name, False, answer.why, None, "mend that on the node"))
+        return answers
+
+    def _pythons(self) -> dict[str, str]:
+        needs = self._needs
+        questions = {}
+        for name, host in self._hosts.items():
+            args = {
+                "candidates": checks.candidates(host, needs.python),
+                "workdir": host.workdir or needs.workdir,
+                "modules": list(needs.modules),
+            }
+            questions[name] = ("python", args)
+        answers = self._ask(questions, "python")
+        for name, answer in answers.items():
+            self._checks[name] += checks.interpreter(self._hosts[name], needs, answer)
+        for name, found in checks.versions(needs, answers).items():
+            self._checks[name] += found
+        return {
+            name: str(answer["python"]) for name, answer in answers.items() if answer["python"] is not None
+        }
+
+    def _addresses(self, alone: bool) -> dict[str, str]:
+        """Where the ranks of each node listen: loopback while nobody else must reach them, else the address that the
+        SSH connection came in by, else the one on the way to another node.
+        """
+        alive = self._alive()
+        told: dict[str, str | None] = dict.fromkeys(alive, LOOPBACK)
+        if not alone:
+            told = {host: self._nodes.facts[host]["ssh_address"] for host in alive}
+            unsure = [host for host in alive if not checks.usable(told[host])]
+            peers = {host: next((told[o] or o for o in alive if o != host), None) for host in unsure}
+            questions = {
+                h: ("source_address", {"peer": peer}) for h, peer in peers.items() if peer is not None
+            }
+            told.update(self._ask(questions, "address"))
+        for host in self._alive():
+            self._checks[host].append(checks.address(told[host], self._interfaces(host), alone))
+        return {host: str(found) for host, found in told.items() if alone or checks.usable(found)}
+
+    def _shared(self, folder: str) -> None:
+        """Prove that all nodes see one folder: the first node writes, the others read."""
+        if not (alive := self._alive()):
+            return
+        writer, text = alive[0], secrets.token_hex(16)
+        mark = {"folder": folder, "name": f".distperf-{secrets.token_hex(8)}"}
+        made = self._nodes.gather({writer: ("write_mark", {**mark, "text": text})})[writer]
+        if isinstance(made, Unanswered) and made.lost:
+            self._lost[writer] = made.why
+            return
+        refused = made.why.replace("write_mark: ", "") if isinstance(made, Unanswered) else None
+        seen: dict[str, Any] = {}
+        if refused is None:
+            try:
+                seen = self._ask({host: ("read_mark", mark) for host in alive[1:]}, "checkpoint_dir")
+            finally:
+                self._nodes.gather({writer: ("remove_mark", {**mark, "made": made})})
+        for host, check in checks.shared_folder(folder, writer, refused, text, seen).items():
+            self._checks[host].append(check)

@@ -10,15 +10,14 @@ from pathlib import Path
 
 from launcher.errors import UsageError
 from launcher.hostfile import host_names
-from launcher.journal import replay
-from launcher.logs import Lines, prefix
+from launcher.journal import Story
+from launcher.logs import Lines, Tail, prefix
 from launcher.nodeset import expand_ranks, fold_numbers
 from launcher.rundir import RunDir
 from launcher.state import RunState
 from launcher.view import controller_lives
 
 LOOK_S = 0.1
-READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -45,32 +44,28 @@ class Choice:
         )
 
 
-class _Tail:
-    """One rank's log and how far it was read."""
+class _RankLog:
+    """One rank's log, as it is printed."""
 
-    def __init__(self, path: Path, start: str) -> None:
-        self._path = path
-        self._start = start
-        self._offset = 0
+    def __init__(self, path: Path, start: str, choice: Choice, raw: bool) -> None:
+        self._tail = Tail(path)
         self._lines = Lines()
+        self._start = "" if raw else start
+        self._pattern = choice.pattern
+        self._as_it_is = raw and choice.pattern is None
 
-    def new(self, choice: Choice, raw: bool, last: bool) -> bytes:
-        """What has come since the last call; with `last`, a line without an end too."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(READ_BYTES)
-        except FileNotFoundError:
-            return b""
-        self._offset += len(data)
-        if raw and choice.pattern is None:
-            return data
-        lines = list(self._lines.feed(data))
-        if last and len(data) < READ_BYTES:
-            lines += self._lines.rest()
-        start = "" if raw else self._start
-        wanted = [line for line in lines if choice.pattern is None or choice.pattern.search(line)]
-        return "".join(f"{start}{line}\n" for line in wanted).encode("utf-8", "replace")
+    def new(self) -> Iterator[bytes]:
+        """All that has come since the last call, in pieces."""
+        while data := self._tail.new():  # a log may be longer than one read
+            yield data if self._as_it_is else self._chosen(self._lines.feed(data))
+
+    def rest(self) -> bytes:
+        """A last line without an end."""
+        return self._chosen(self._lines.rest())
+
+    def _chosen(self, lines: Iterator[str]) -> bytes:
+        wanted = [line for line in lines if self._pattern is None or self._pattern.search(line)]
+        return "".join(f"{self._start}{line}\n" for line in wanted).encode("utf-8", "replace")
 
 
 def read(run: RunDir, choice: Choice, follow: bool, raw: bool) -> Iterator[bytes]:
@@ -78,26 +73,34 @@ def read(run: RunDir, choice: Choice, follow: bool, raw: bool) -> Iterator[bytes
 
     Raises UsageError when the choice names nothing that is there.
     """
-    state = replay(run)
-    attempt = choice.attempt or state.attempt
-    tails = _tails(run, state, choice, attempt)
+    story = Story(run)
+    attempt = choice.attempt or story.state.attempt
+    logs = _logs(run, story.state, choice, attempt, raw)
     while True:
-        over = state.over or not controller_lives(run, state)
-        again = True
-        while again:  # a log may be longer than one read
-            pieces = [tail.new(choice, raw, last=over or not follow) for tail in tails]
-            again = any(pieces)
-            yield from (piece for piece in pieces if piece)
-        if not follow or over:
+        over = not follow or story.state.over or not controller_lives(run, story.state)
+        newest = choice.attempt or story.state.attempt
+        yield from _pieces(
+            logs, last=over or newest != attempt
+        )  # an attempt's logs are complete when the next begins
+        if newest != attempt:
+            attempt = newest
+            logs = _logs(run, story.state, choice, attempt, raw)
+        elif over:
             return
-        time.sleep(LOOK_S)
-        state = replay(run)
-        if choice.attempt is None and state.attempt != attempt:
-            attempt = state.attempt
-            tails = _tails(run, state, choice, attempt)
+        else:
+            time.sleep(LOOK_S)
+        for _event in story.news():
+            pass
 
 
-def _tails(run: RunDir, state: RunState, choice: Choice, attempt: int) -> list[_Tail]:
+def _pieces(logs: list[_RankLog], last: bool) -> Iterator[bytes]:
+    for log in logs:
+        yield from filter(None, log.new())
+        if last and (rest := log.rest()):
+            yield rest
+
+
+def _logs(run: RunDir, state: RunState, choice: Choice, attempt: int, raw: bool) -> list[_RankLog]:
     if choice.attempt is not None and choice.attempt not in run.attempts():
         known = fold_numbers(run.attempts()) or "none yet"
         raise UsageError(f"run {state.run_id} has no logs of attempt {choice.attempt}; there are: {known}")
@@ -113,4 +116,4 @@ def _tails(run: RunDir, state: RunState, choice: Choice, attempt: int) -> list[_
         raise UsageError(f"no such rank: run {state.run_id} has ranks 0-{len(state.ranks) - 1}"
                          f" on {', '.join(state.hosts)}")  # fmt: skip
     widths = max(map(len, state.hosts)), len(str(len(state.ranks) - 1))
-    return [_Tail(run.log(attempt, r.rank), prefix(r.host, r.rank, *widths)) for r in chosen]
+    return [_RankLog(run.log(attempt, r.rank), prefix(r.host, r.rank, *widths), choice, raw) for r in chosen]

@@ -66,6 +66,11 @@ class RunDir:
         return self.path / "metrics.superseded.jsonl"
 
     @property
+    def controller_log(self) -> Path:
+        """What a detached controller has to say."""
+        return self.path / "controller.log"
+
+    @property
     def checkpoints(self) -> Path:
         """Where checkpoints go unless the recipe names another folder."""
         return self.path / "checkpoints"

@@ -1,4 +1,4 @@
-"""`distperf stop`: the controller is asked by the signal that Ctrl-C sends; the kernel checks who may."""
+"""`distperf stop`: the controller is asked by its socket, or by the signal that Ctrl-C sends where it has none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 
+from launcher import control
 from launcher.errors import LauncherError, UsageError
 from launcher.journal import replay
 from launcher.rundir import RunDir
@@ -17,26 +18,57 @@ LOOK_S = 0.1
 BEYOND_GRACE_S = 30.0
 
 
-def stop_run(run: RunDir) -> str:
+def stop_run(run: RunDir, now: bool) -> str:
     """Stop the run and wait for its end; returns a sentence. Raises UsageError when it cannot be done from here."""
     state = replay(run)
     if state.over:
         return f"run {state.run_id} has already ended ({state.state})"
-    controller = state.controller
-    if controller["host"] != socket.gethostname():
-        raise UsageError(f"run {state.run_id} is led from {controller['host']}: stop it there")
-    if not controller_lives(run, state):
+    if _is_here(state) and not controller_lives(run, state):
         lease_s = state.policy.lease_s
         return (
             f"the controller of run {state.run_id} is dead; its ranks end themselves within {lease_s:.0f} s"
         )
+    ask_to_stop(run, now)
+    return _wait(run, state)
+
+
+def ask_to_stop(run: RunDir, now: bool = False) -> None:
+    """Ask the run's controller to end it: in order, or `now`; what was asked before makes it "now" as well.
+
+    Raises UsageError when it cannot be done from here.
+    """
+    state = replay(run)
+    if not _is_here(state):
+        raise UsageError(f"run {state.run_id} is led from {state.controller['host']}: stop it there")
+    path = state.controller.get("socket")
     try:
-        os.kill(controller["pid"], signal.SIGINT)
+        if path is None:
+            _interrupt(run, now)
+        else:
+            control.ask(path, "kill" if now else "stop")
+    except (FileNotFoundError, ConnectionRefusedError):
+        _interrupt(run, now)
+    except TimeoutError:  # busy or suspended: the request waits for it
+        pass
     except PermissionError:
         raise UsageError(f"run {state.run_id} belongs to another user") from None
-    except ProcessLookupError:  # it ended just now
-        pass
-    return _wait(run, state)
+
+
+def _is_here(state: RunState) -> bool:
+    return bool(state.controller["host"] == socket.gethostname())
+
+
+def _interrupt(run: RunDir, now: bool) -> None:
+    """Once is in order, twice is at once. Raises PermissionError."""
+    for _ in range(2 if now else 1):
+        state = replay(run)
+        if state.over or not controller_lives(run, state):  # the pid may be another's by now
+            return
+        try:
+            os.kill(state.controller["pid"], signal.SIGINT)
+        except ProcessLookupError:  # it ended just now
+            return
+        time.sleep(LOOK_S)
 
 
 def _wait(run: RunDir, state: RunState) -> str:

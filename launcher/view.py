@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from launcher import report, words
-from launcher.journal import last_metrics, replay
+from launcher.journal import last_metrics, read_lines, replay
 from launcher.logs import printable_lines
 from launcher.rundir import RunDir
 from launcher.state import Rank, RunState
@@ -48,6 +48,12 @@ def public_state(state: RunState, alive: bool) -> str:
     if state.state == "stopping":
         return "running" if state.failure is None else "restarting"
     return state.state
+
+
+def closing_lines(run: RunDir, state: RunState) -> list[str]:
+    """The report of a run that has ended."""
+    first = next(read_lines(run.metrics), None)
+    return report.report(state, run.path, first, last_metrics(run))
 
 
 def _rank(rank: Rank) -> dict[str, Any]:

@@ -161,6 +161,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     missing = {field.name for field in dataclasses.fields(Manifest)} - fields.keys()
     if missing:
         raise CheckpointError(f"{file}: lacks {', '.join(sorted(missing))}")
+    if not isinstance(fields["step"], int) or not isinstance(fields["files"], dict):
+        raise CheckpointError(
+            f"{file}: damaged: step is {fields['step']!r}, files {type(fields['files']).__name__}"
+        )
     return Manifest(**{field.name: fields[field.name] for field in dataclasses.fields(Manifest)})
 
 

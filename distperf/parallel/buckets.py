@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# As DDP's: large enough to fill a link, small enough that the first reduction starts early in backward.
-BUCKET_BYTES = 25 * 2**20
+# Large enough to fill a link, small enough that the first reduction starts early in backward and buffers stay small.
+BUCKET_BYTES = 12 * 2**20
 
 
 @dataclass(frozen=True)

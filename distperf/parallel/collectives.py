@@ -19,6 +19,10 @@ from torch import Tensor
 
 from distperf.parallel.scratch import Scratch
 
+# Messages of one tag arrive in the order they were sent. Reductions and gathers may be started by different threads,
+# so their order is the same on all ranks only within each kind.
+REDUCE_TAG, GATHER_TAG = 1, 2
+
 # Elements added up at a time: the fp32 sum of a bf16 bucket then stays in cache.
 BLOCK = 1 << 16
 
@@ -90,7 +94,8 @@ def start_gather(full: Tensor, peers: Peers) -> Pending:
     own = peers.shard(full)
     if peers.exchanges:
         shards = full.view(peers.size, -1)
-        return Pending(_exchange(peers, lambda _: own, lambda peer: shards[peer]), holds=[full])
+        works = _exchange(peers, lambda _: own, lambda peer: shards[peer], GATHER_TAG)
+        return Pending(works, holds=[full])
     work = dist.all_gather_into_tensor(full, own, group=peers.group, async_op=True)
     return Pending([_started(work)], holds=[full])
 
@@ -105,19 +110,19 @@ def _exchange_and_sum(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch,
         _sum_into(out, parts, add=add)
         scratch.give(received)
 
-    works = _exchange(peers, lambda peer: shards[peer], lambda peer: parts[peer])
+    works = _exchange(peers, lambda peer: shards[peer], lambda peer: parts[peer], REDUCE_TAG)
     return Pending(works, then, [full, received])
 
 
 def _exchange(
-    peers: Peers, outgoing: Callable[[int], Tensor], incoming: Callable[[int], Tensor]
+    peers: Peers, outgoing: Callable[[int], Tensor], incoming: Callable[[int], Tensor], tag: int
 ) -> list[dist.Work]:
     """Send a tensor to every other rank and receive one from each, in turns, so that no rank is flooded."""
     works = []
     for distance in range(1, peers.size):
         source, target = (peers.rank - distance) % peers.size, (peers.rank + distance) % peers.size
-        works.append(_started(dist.irecv(incoming(source), group=peers.group, group_src=source)))
-        works.append(_started(dist.isend(outgoing(target), group=peers.group, group_dst=target)))
+        works.append(_started(dist.irecv(incoming(source), group=peers.group, group_src=source, tag=tag)))
+        works.append(_started(dist.isend(outgoing(target), group=peers.group, group_dst=target, tag=tag)))
     return works
 
 

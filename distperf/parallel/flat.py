@@ -18,6 +18,7 @@ Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Li et al., arXiv:2006.15704
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 import torch
@@ -27,6 +28,7 @@ from distperf.errors import DistperfError
 from distperf.measure.memory import storage_bytes
 from distperf.optim.adamw import Moments, Update
 from distperf.optim.clip import sum_of_squares
+from distperf.parallel.background import Background, Task
 from distperf.parallel.buckets import layout
 from distperf.parallel.collectives import Peers, Pending, start_gather, start_reduce
 from distperf.parallel.live import FlatPlan, LiveBucket, slot_view
@@ -34,6 +36,9 @@ from distperf.parallel.materialize import Fill, install, parameter_infos, place_
 from distperf.parallel.pieces import OwnedTensor, pieces_of
 from distperf.parallel.scratch import Scratch
 from distperf.recipe.runspec import OptimizerSpec
+
+# Reductions under way at a time: bounds transient memory, and lets a rank be ahead of the others for a while.
+MAX_REDUCING = 2
 
 # Weights updated at a time in bf16: the cast gradient and the new working copy then stay in cache.
 UPDATE_BLOCK = 1 << 18
@@ -56,7 +61,8 @@ class FlatEngine:
         self._trained = [live for live in self._live if live.bucket.trainable]
         self._reduces = False  # the running backward pass ends in reductions
         self._next = 0  # first bucket whose reduction has not started in it
-        self._reducing: tuple[LiveBucket, Pending] | None = None
+        self._reducing: deque[Task] = deque()  # calling one waits for a reduction under way
+        self._background = Background() if peers.size > 1 and peers.exchanges else None
         self._gathering: list[Pending] = []
         self._attach(device)
 
@@ -94,7 +100,7 @@ class FlatEngine:
 
         Cost: with `last`, and in stage 2 always, as `start_reduce` of every bucket.
         """
-        self._settle()  # its buffer may be wanted again
+        self._settle()  # their buffers may be wanted again
         self._reduces = last or self._plan.stage == 2
         self._next = 0
         for live in self._trained:
@@ -140,21 +146,24 @@ class FlatEngine:
     def _reduce_until(self, stop: int) -> None:
         """Start the reductions of buckets before `stop`, in order. See Note [Order of reductions]."""
         for live in self._trained[self._next : stop]:
-            self._settle()
+            self._settle(MAX_REDUCING - 1)
             full = self._destination(live)
             for index in set(range(len(live.bucket.slots))) - live.seen:
                 slot_view(full, live.bucket.slots[index]).zero_()
             out = live.own(live.grads)
             pending = start_reduce(full, out, self._peers, self._received, add=live.reduced)
-            self._reducing = (live, pending)
+            task = partial(self._complete, live, pending)
+            self._reducing.append(self._background.submit(task) if self._background else task)
             self._next += 1
 
+    def _settle(self, leave: int = 0) -> None:
+        """Wait for reductions under way, the oldest first, until only so many are left."""
+        while len(self._reducing) > leave:
+            self._reducing.popleft()()
+
     @torch.no_grad()
-    def _settle(self) -> None:
-        """Finish the reduction under way, if any. One at a time bounds transient memory."""
-        if self._reducing is None:
-            return
-        (live, pending), self._reducing = self._reducing, None
+    def _complete(self, live: LiveBucket, pending: Pending) -> None:
+        """Receive and add up. On the CPU this runs in the background; NCCL's streams need no thread for it."""
         pending.wait()
         if self._plan.stage == 0:
             self._gathering.append(start_gather(live.grads, self._peers))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch import Tensor
 
@@ -20,9 +22,14 @@ class Scratch:
         self._usual = usual
         self._free: list[Tensor] = []
         self._all: list[Tensor] = []
+        self._lock = threading.Lock()  # lent by one thread, given back by another
 
     def take(self, numel: int, dtype: torch.dtype) -> Tensor:
         """(numel,) of `dtype`, contents undefined: the smallest free buffer that fits, else a new one."""
+        with self._lock:
+            return self._take(numel, dtype)[:numel]
+
+    def _take(self, numel: int, dtype: torch.dtype) -> Tensor:
         fitting = [b for b in self._free if b.dtype == dtype and numel <= b.numel() <= 2 * numel + 1]
         if fitting:
             buffer = min(fitting, key=Tensor.numel)
@@ -31,12 +38,13 @@ class Scratch:
             length = self._usual if self._usual // 2 <= numel <= self._usual else numel
             buffer = torch.empty(length, dtype=dtype, device=self._device)
             self._all.append(buffer)
-        return buffer[:numel]
+        return buffer
 
     def give(self, lent: Tensor) -> None:
         """Take back what `take` lent."""
         storage = lent.untyped_storage().data_ptr()
-        self._free.extend(b for b in self._all if b.untyped_storage().data_ptr() == storage)
+        with self._lock:
+            self._free.extend(b for b in self._all if b.untyped_storage().data_ptr() == storage)
 
     @property
     def bytes(self) -> int:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from typing import Any, Callable, Dict, List, Optional
 
+from launcher.agent import probes
 from launcher.agent.facts import interface_of
 
 
@@ -64,7 +65,8 @@ def interface(address: str) -> Optional[str]:
 def python(candidates: List[str], workdir: str, modules: List[str]) -> Dict[str, Any]:
     """The first of `candidates` that exists, whether workdir can be entered, and versions of `modules` in it.
 
-    A module's version is None when it is not installed. Nothing is imported: torch alone would cost a second.
+    A module's version is None when it is not installed; the interpreter's own stands under "python" (where modules
+    are asked for). Nothing is imported: torch alone would cost a second.
     """
     if not os.path.isdir(workdir) or not os.access(workdir, os.X_OK):
         return {"workdir": False, "python": None, "versions": {}}
@@ -76,8 +78,9 @@ def python(candidates: List[str], workdir: str, modules: List[str]) -> Dict[str,
 
 
 _VERSIONS = """
-import sys
+import platform, sys
 from importlib import metadata
+print("python", platform.python_version())
 for name in sys.argv[1:]:
     try: print(name, metadata.version(name))
     except metadata.PackageNotFoundError: print(name, "-")
@@ -100,18 +103,25 @@ def _versions(executable: str, workdir: str, modules: List[str]) -> Optional[Dic
     return {
         pair[0]: None if pair[1] == "-" else pair[1]
         for pair in pairs
-        if len(pair) == 2 and pair[0] in modules
+        if len(pair) == 2 and pair[0] in ("python", *modules)
     }
 
 
-def write_mark(folder: str, name: str, text: str) -> bool:
-    """Make the folder and a small file in it, for the other nodes to find."""
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, name), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return True
+def write_mark(folder: str, name: str, text: str) -> Optional[str]:
+    """Make the folder and a small file in it, for the other nodes to find. Returns the topmost folder made, if any."""
+    made, above = None, folder
+    while not os.path.isdir(above):
+        made, above = above, os.path.dirname(above)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        remove_mark(folder, name, made)
+        raise
+    return made
 
 
 def read_mark(folder: str, name: str) -> Optional[str]:
@@ -124,16 +134,21 @@ def read_mark(folder: str, name: str) -> Optional[str]:
         return None
 
 
-def remove_mark(folder: str, name: str) -> bool:
-    """Remove the file again."""
-    try:
+def remove_mark(folder: str, name: str, made: Optional[str]) -> bool:
+    """Remove the file again, and the empty folders that were made for it: from `folder` up to `made`."""
+    if os.path.exists(os.path.join(folder, name)):
         os.unlink(os.path.join(folder, name))
-    except OSError:
-        return False
+    while made is not None and len(folder) >= len(made):
+        if os.path.isdir(folder):
+            os.rmdir(folder)
+        folder = os.path.dirname(folder)
     return True
 
 
 _QUESTIONS: Dict[str, Callable[..., Any]] = {
     function.__name__: function
-    for function in (pick_port, source_address, interface, python, write_mark, read_mark, remove_mark)
-}
+    for function in (
+        pick_port, source_address, interface, python, write_mark, read_mark, remove_mark,
+        probes.survey, probes.clock, probes.listen, probes.unlisten, probes.dial,
+    )
+}  # fmt: skip

@@ -4,12 +4,14 @@ A rank writes straight into its file, so nothing it wrote is lost with the agent
 waits for nobody. The agent only looks at file sizes.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import tempfile
 from typing import Any, Dict, Optional, Tuple
 
+PREFIX = "distperf-"  # of spool folders in a node's temporary folder
 CHUNK_BYTES = 256 << 10
 TAIL_BYTES = 8 << 10
 TAIL_LINES = 20
@@ -81,7 +83,9 @@ class Spool:
     """The node's folder for one run's logs; gone when the agent ends."""
 
     def __init__(self, run_id: str) -> None:
-        self.folder = tempfile.mkdtemp(prefix="distperf-%s-" % run_id)  # mode 0700
+        self.folder = tempfile.mkdtemp(prefix="%s%s-" % (PREFIX, run_id))  # mode 0700
+        self._owned_fd = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(self._owned_fd, fcntl.LOCK_EX)  # falls with this process: without it, left over
 
     def open(self, attempt: int, rank: int) -> RankLog:
         """A fresh log. Raises OSError when the node's disk refuses."""
@@ -90,3 +94,4 @@ class Spool:
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._owned_fd)

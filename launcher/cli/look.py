@@ -1,7 +1,8 @@
-"""status, ps, logs, stop: look at runs, and end one."""
+"""status, ps, logs, attach, stop: look at runs, and end one."""
 
 from __future__ import annotations
 
+import enum
 import json
 import sys
 import time
@@ -14,9 +15,17 @@ RunDir = typer.Option("runs", "--run-dir", metavar="DIR", help="Folder that run 
 AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
 
 
+class OnInterrupt(str, enum.Enum):
+    """What Ctrl-C does in `attach`."""
+
+    ask = "ask"
+    detach = "detach"
+    stop = "stop"
+
+
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
-    for command in (status, ps, logs, stop):
+    for command in (status, ps, logs, attach, stop):
         app.command()(command)
 
 
@@ -93,9 +102,28 @@ def logs(
         sys.stdout.buffer.flush()
 
 
-def stop(run: str | None = Run, run_dir: Path = RunDir) -> None:
+def attach(
+    run: str | None = Run,
+    on_interrupt: OnInterrupt = typer.Option(
+        OnInterrupt.ask, "--on-interrupt", help="What Ctrl-C does; where nobody can be asked, it detaches."
+    ),
+    run_dir: Path = RunDir,
+) -> None:
+    """Show a run as `launch` would, until it ends; exits with its exit code, or 130 when you leave it before."""
+    from launcher.attach import attach as show
+    from launcher.cli.run import say
+    from launcher.rundir import find_run
+
+    raise typer.Exit(show(find_run(run, run_dir), on_interrupt.value, say))
+
+
+def stop(
+    run: str | None = Run,
+    now: bool = typer.Option(False, "--now", help="Without the grace that ranks get to end by themselves."),
+    run_dir: Path = RunDir,
+) -> None:
     """End a run in order, as Ctrl-C in its terminal would; a second time, at once. Waits until it has ended."""
     from launcher.rundir import find_run
     from launcher.stop import stop_run
 
-    print(stop_run(find_run(run, run_dir)), file=sys.stderr)
+    print(stop_run(find_run(run, run_dir), now), file=sys.stderr)

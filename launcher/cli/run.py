@@ -54,6 +54,9 @@ def launch(
     quiet: bool = typer.Option(
         False, "--quiet", "-q", help="No rank output and no progress; errors and the end only."
     ),
+    detach: bool = typer.Option(
+        False, "--detach", help="Go on in the background once the run has begun; print its id."
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print what would be started where, and stop."),
     probe: bool = typer.Option(
         False, "--probe", help="With --dry-run: ask hosts without slots for their devices."
@@ -61,6 +64,7 @@ def launch(
     as_json: bool = AsJson,
 ) -> None:
     """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
+    from launcher.detach import detached
     from launcher.launch import Request
     from launcher.launch import launch as start
 
@@ -81,13 +85,17 @@ def launch(
     )
     if (probe or as_json) and not dry_run:
         raise UsageError(f"{'--probe' if probe else '--json'} belongs to --dry-run")
+    if detach and dry_run:
+        raise UsageError("--detach and --dry-run: a dry run starts nothing that could go on")
     if dry_run:
         _show_plan(request, probe, as_json, with_commands=True)
         return
-    raise typer.Exit(start(request, _say))
+    if detach:
+        raise typer.Exit(detached(lambda leave: start(request, say, leave)))
+    raise typer.Exit(start(request, say))
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """A line for the user, if there still is one to read it."""
     try:
         print(line, file=sys.stderr, flush=True)

@@ -27,6 +27,7 @@ _MODULES = (
     "launcher.agent.processes",
     "launcher.agent.spool",
     "launcher.agent.ranks",
+    "launcher.agent.probes",
     "launcher.agent.questions",
     "launcher.agent.outbox",
     "launcher.agent.link",

@@ -59,10 +59,12 @@ def test_masked_targets_do_not_change_what_a_token_weighs_e07(tmp_path):
     assert tokens == [record["tokens"] for record in two.ranks[0].of("metrics")]
 
 
-def test_a_killed_run_goes_on_with_the_same_losses_g01_g08(tmp_path):
+@pytest.mark.parametrize(("zero", "precision"), [(2, "fp32"), (1, "bf16"), (3, "bf16")])
+def test_a_killed_run_goes_on_with_the_same_losses_g01_g08(tmp_path, zero, precision):
     """kill -9 after step 13, restart: losses and rates are to the last bit those of the run left alone."""
-    whole = train(make_spec(tmp_path, world=2, zero=2))
-    spec = make_spec(tmp_path, world=2, zero=2, checkpoint=saving(tmp_path / "c", 5))
+    layout = {"world": 2, "zero": zero, "precision": precision}
+    whole = train(make_spec(tmp_path, **layout))
+    spec = make_spec(tmp_path, **layout, checkpoint=saving(tmp_path / "c", 5))
     with training(spec) as first:
         first.wait_until(lambda: any(r["step"] >= 13 for r in first.ranks[0].of("progress")))
         first.kill()

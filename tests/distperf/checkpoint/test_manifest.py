@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +80,12 @@ def test_a_shard_of_another_size_is_found_before_loading_g03(tmp_path, size):
     assert str(shard) in str(info.problem)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', '{"schema": 1}'])
+BROKEN = json.dumps(
+    {field.name: None for field in dataclasses.fields(Manifest)} | {"schema": MANIFEST_SCHEMA}
+)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 99}', '{"schema": 1}', BROKEN])
 def test_a_manifest_that_cannot_be_used_is_a_checkpoint_error(tmp_path, text):
     """Empty, cut, foreign and incomplete manifests are named, never a traceback."""
     path = make_checkpoint(tmp_path, 1)
