@@ -12,7 +12,7 @@ import typer
 from distperf import contract
 from distperf.errors import DistperfError
 from distperf.version import __version__
-from launcher.cli import files, look, run
+from launcher.cli import check, files, look, run
 from launcher.errors import LauncherError
 
 # typer brings a click of its own or stands on the installed one, by release; these are the classes of either.
@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 run.register(app)
+check.register(app)
 look.register(app)
 files.register(app)
 
