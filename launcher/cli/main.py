@@ -64,7 +64,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="distperf")
     except (LauncherError, DistperfError) as error:
         code = _told(error, error.exit_code)
     except _UsageProblem as error:
