@@ -23,6 +23,7 @@ from launcher.transport.channel import Channel, Closed, Talk
 
 GREET_LIMIT_S = 30.0  # from a session to the agent's hello: a slow profile, a cold python on a network disk
 CONNECT_THREADS = 64
+PING_S = 5.0  # well within any lease
 
 
 @dataclass(frozen=True)
@@ -171,11 +172,16 @@ class Nodes:
                 number = next(self._ids)
                 waiting[number] = host
                 self.tell(host, protocol.Ask(number, question, args))
-        deadline = time.monotonic() + limit_s
+        deadline, silent_s = time.monotonic() + limit_s, 0.0
         while waiting:
+            wait_s = max(0.01, min(PING_S, limit_s, deadline - time.monotonic()))
             try:
-                host, message = self.inbox.get(timeout=max(0.01, deadline - time.monotonic()))
+                host, message = self.inbox.get(timeout=wait_s)
             except queue.Empty:
+                silent_s += wait_s
+                if silent_s < limit_s and time.monotonic() < deadline:
+                    self.tell_all(protocol.Ping())  # those that wait for a slow one must not think us gone
+                    continue
                 for host in waiting.values():
                     why = f"no answer to {questions[host][0]!r} within {limit_s:g} s"
                     answers[host] = Unanswered(why, lost=True)

@@ -124,6 +124,7 @@ class Agent:
             self.say(protocol.Answer(ask.id, questions.answer(ask.question, ask.args), None))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.say(protocol.Answer(ask.id, None, "%s: %s" % (ask.question, error)))
+        self._heard = time.monotonic()  # the time that an answer takes is no silence of the controller's
 
     def _start(self, message: protocol.Start) -> None:
         self._drop_ranks()

@@ -6,6 +6,7 @@ Nothing here waits longer than a few seconds, and nothing is changed but for fil
 import errno
 import fcntl
 import os
+import re
 import resource
 import selectors
 import socket
@@ -15,7 +16,6 @@ import time
 from typing import Any, Dict, List, Optional, Set
 
 from launcher.agent.processes import TOKEN_ENV
-from launcher.agent.spool import PREFIX
 
 SMI_LIMIT_S = 20.0  # a healthy nvidia-smi answers in one or two; one on a broken driver may never
 SMI_FIELDS = (
@@ -24,6 +24,9 @@ SMI_FIELDS = (
 )  # fmt: skip
 WRITTEN_BYTES = 64 << 10
 MAX_LEFTOVERS = 50  # told of one node
+SPOOL = re.compile(
+    r"distperf-.+-\d{8}-\d{6}-[0-9a-f]{4}-[^-]{8}"
+)  # of a run id (launcher.rundir): nothing else's
 
 
 def survey(folders: List[str]) -> Dict[str, Any]:
@@ -174,7 +177,7 @@ def left_spools() -> List[str]:
     found: List[str] = []
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
-        if name.startswith(PREFIX) and len(found) < MAX_LEFTOVERS and _unowned(folder):
+        if SPOOL.fullmatch(name) and len(found) < MAX_LEFTOVERS and _unowned(folder):
             found.append(folder)
     return found
 

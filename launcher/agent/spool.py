@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from typing import Any, Dict, Optional, Tuple
 
-PREFIX = "distperf-"  # of spool folders in a node's temporary folder
 CHUNK_BYTES = 256 << 10
 TAIL_BYTES = 8 << 10
 TAIL_LINES = 20
@@ -83,7 +82,7 @@ class Spool:
     """The node's folder for one run's logs; gone when the agent ends."""
 
     def __init__(self, run_id: str) -> None:
-        self.folder = tempfile.mkdtemp(prefix="%s%s-" % (PREFIX, run_id))  # mode 0700
+        self.folder = tempfile.mkdtemp(prefix="distperf-%s-" % run_id)  # mode 0700
         self._owned_fd = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._owned_fd, fcntl.LOCK_EX)  # falls with this process: without it, left over
 

@@ -12,7 +12,7 @@ import typer
 from distperf import contract
 from distperf.errors import DistperfError
 from distperf.version import __version__
-from launcher.cli import files, look, run
+from launcher.cli import check, files, look, run
 from launcher.errors import LauncherError
 
 # typer brings a click of its own or stands on the installed one, by release; these are the classes of either.
@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 run.register(app)
+check.register(app)
 look.register(app)
 files.register(app)
 
@@ -63,7 +64,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="distperf")
     except (LauncherError, DistperfError) as error:
         code = _told(error, error.exit_code)
     except _UsageProblem as error:

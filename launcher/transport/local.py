@@ -58,13 +58,16 @@ class LocalStream:
         self._closing.close()
 
     def explain(self) -> str:
-        """See Stream."""
+        """See Stream. Asked once, when the agent has ended."""
         try:
             status = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             return ""
-        self._stderr.seek(0)
-        text = self._stderr.read()[-4096:].decode("utf-8", "replace").strip()
+        with self._stderr as stderr:
+            stderr.seek(0)
+            text = stderr.read()[-4096:].decode("utf-8", "replace").strip()
+        self._out.close()
+        self._closed.close()
         return f"the agent ended with status {status}" + (f"; it said:\n{text}" if text else "")
 
 
@@ -88,6 +91,7 @@ class LocalTransport:
                 start_new_session=True,  # the terminal's Ctrl-C reaches the controller only
             )
         except OSError as error:
+            stderr.close()
             raise BootstrapFailed(host.name, f"cannot start {error.filename}: {error.strerror}") from None
         return LocalStream(process, stderr)
 

@@ -1,0 +1,67 @@
+import json
+import os
+
+import pytest
+
+from launcher.agent.spool import CHUNK_BYTES, TAIL_LINES, Spool
+
+
+@pytest.fixture
+def spool(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    spool = Spool("run")
+    yield spool
+    spool.remove()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def log(spool):
+    log = spool.open(1, 3)
+    yield log
+    log.close()
+
+
+def test_private(spool):
+    """Rank output is its owner's alone."""
+    assert os.stat(spool.folder).st_mode & 0o077 == 0
+
+
+def test_chunks_by_offset(log):
+    """Every byte once, each chunk from where the last one ended, nothing when there is nothing new."""
+    assert log.next_chunk() is None
+    os.write(log.write_fd, b"abc")
+    assert log.next_chunk() == (0, b"abc")
+    assert log.next_chunk() is None
+    os.write(log.write_fd, b"x" * (CHUNK_BYTES + 5))
+    assert [(offset, len(data)) for offset, data in (log.next_chunk(), log.next_chunk())] == [
+        (3, CHUNK_BYTES),
+        (3 + CHUNK_BYTES, 5),
+    ]
+
+
+def test_tail(log):
+    """The last lines whole, of any bytes; a progress bar is one of them, not all."""
+    assert log.tail() == ""
+    os.write(log.write_fd, b"".join(b"line %d\n" % n for n in range(5000)))
+    assert log.tail().split("\n") == [f"line {n}" for n in range(5000 - TAIL_LINES, 5000)]
+    os.write(log.write_fd, b"".join(b"\r%d%%" % n for n in range(100)) + b"\n\xffend")
+    assert log.tail().split("\n")[-3:-1] == ["line 4999", "".join(f"\r{n}%" for n in range(100))]
+    assert log.tail().endswith("\n\ufffdend")
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"message": null}', "[" * 100_000])
+def test_no_error_file(log, content):
+    """None, or one that makes no sense: no error record."""
+    if content is not None:
+        with open(log.error_file, "w") as file:
+            file.write(content)
+    found = log.error()
+    assert found is None or found["kind"] == "error"
+
+
+def test_error_file(log):
+    """torchelastic's format gives type, message and traceback."""
+    with open(log.error_file, "w") as file:
+        json.dump({"message": {"message": "KeyError: 'a: b'", "extraInfo": {"py_callstack": "T"}}}, file)
+    assert log.error() == {"kind": "error", "type": "KeyError", "message": "'a: b'", "traceback": "T"}
