@@ -180,7 +180,7 @@ class Nodes:
             except queue.Empty:
                 silent_s += wait_s
                 if silent_s < limit_s and time.monotonic() < deadline:
-                    self.tell_all(protocol.Ping())  # those that wait for a slow one must not think us gone
+                    self.ping()  # those that wait for a slow one must not think us gone
                     continue
                 for host in waiting.values():
                     why = f"no answer to {questions[host][0]!r} within {limit_s:g} s"

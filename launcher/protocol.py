@@ -40,7 +40,7 @@ class Configure(NamedTuple):
     lease_s: float
     grace_s: float
     heartbeat_s: float
-    outlives_link: bool
+    outlives_link: bool = False
 
 
 class Ask(NamedTuple):
@@ -68,7 +68,7 @@ class Stop(NamedTuple):
 class Ping(NamedTuple):
     """Renews the lease. received: counted messages that the controller has of this agent."""
 
-    received: int
+    received: int = 0
 
 
 class Relay(NamedTuple):

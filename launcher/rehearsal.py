@@ -75,7 +75,7 @@ def _watch(
         try:
             host, message = nodes.next(1.0)
         except queue.Empty:
-            nodes.tell_all(protocol.Ping())
+            nodes.ping()
             continue
         if isinstance(message, protocol.Record) and message.record["kind"] == "event":
             told[message.rank] = message.record
