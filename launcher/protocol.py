@@ -16,7 +16,7 @@ import json
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Type, Union
 
-VERSION = 1  # raised with every change that an older agent or controller would misread
+VERSION = 2  # raised with every change that an older agent or controller would misread
 MAX_FRAME_BYTES = 64 << 20
 MAX_NOISE_BYTES = 64 << 10  # of shell output before the marker kept for error messages
 
@@ -47,10 +47,16 @@ class Ask(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd."""
+    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd.
+
+    warm: None, or how they may come from a process that has done their imports (launcher.agent.nursery): modules
+    (to import), if_imports (a module that a script must import to be worth it, or None), wait (False: start these
+    ranks directly, and have the process ready for a restart).
+    """
 
     attempt: int
     ranks: List[Dict[str, Any]]
+    warm: Optional[Dict[str, Any]] = None
 
 
 class Stop(NamedTuple):
@@ -120,6 +126,12 @@ class Heartbeat(NamedTuple):
     steps: Dict[str, int]
 
 
+class Remark(NamedTuple):
+    """A sentence for the run's story."""
+
+    text: str
+
+
 class Idle(NamedTuple):
     """No process of the attempt is left on the node and every log byte has been sent."""
 
@@ -127,7 +139,7 @@ class Idle(NamedTuple):
 
 
 Message = Union[
-    Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Idle
+    Configure, Ask, Start, Stop, Ping, Bye, Hello, Answer, Started, Exited, Record, Heartbeat, Remark, Idle
 ]
 _CLASSES: Dict[str, Type[Any]] = {
     cls.__name__: cls
@@ -144,6 +156,7 @@ _CLASSES: Dict[str, Type[Any]] = {
         Exited,
         Record,
         Heartbeat,
+        Remark,
         Idle,
     )
 }
