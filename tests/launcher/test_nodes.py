@@ -39,7 +39,7 @@ def test_what_else_arrives_is_kept_in_order(pair):
 
 def test_the_end_of_a_host_that_was_not_asked(pair):
     """It does not spoil the answer, and it is told afterwards."""
-    nodes, a, b = pair
+    nodes, _a, b = pair
     b.stream.end("cut")
     assert nodes.ask({"a": ("pick_port", {})}) == {"a": 12345}
     assert nodes.next(5.0) == ("b", Closed("cut"))
@@ -76,7 +76,7 @@ def test_one_failure_closes_the_rest():
 
 def test_dropped_hosts_are_told_nothing(pair):
     """A host that was dropped gets no messages, and its end is not news."""
-    nodes, a, _ = pair
+    nodes, _a, _ = pair
     nodes.drop("a")
     nodes.tell("a", protocol.Ping())
     nodes.drop("a")

@@ -63,7 +63,7 @@ def test_standard_library_only(module):
 def test_no_secret_of_the_node_is_needed(tmp_path):
     """The first stage starts in an empty environment, in any folder, and ends quietly when nobody speaks."""
     done = subprocess.run(
-        bundle.argv(sys.executable), input=bundle.payload() + b"0" * 32, env={}, cwd=tmp_path, capture_output=True, timeout=20
+        bundle.argv(sys.executable), input=bundle.payload() + b"0" * 32, env={}, cwd=tmp_path, capture_output=True, timeout=20  # noqa: E501
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr == b""
