@@ -92,11 +92,11 @@ def ended(process):
 
 def test_version_and_help_are_quick(cli):
     """Neither imports what it does not need."""
-    began = time.monotonic()
+    began = os.times().children_user
     assert cli("--version").stdout == f"distperf {__version__}\n"
     done = cli("launch", "--help")
     assert "--dry-run" in done.stdout
-    assert time.monotonic() - began < 4.0
+    assert os.times().children_user - began < 2.0  # of CPU: a busy machine does not count
     code = "import sys, launcher.cli.main; print(sorted({'torch', 'numpy', 'paramiko', 'rich', 'pydantic'} & set(sys.modules)))"  # noqa: E501
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
