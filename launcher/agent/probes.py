@@ -41,7 +41,7 @@ def survey(folders: List[str]) -> Dict[str, Any]:
         "hostname": socket.gethostname(),
         "names": addresses_of(socket.gethostname()),
         "devices": nvidia_smi(),
-        "processes": left_processes(),
+        "processes": left_processes(_command(os.getpid())[-1:]),
         "spools": left_spools(),
     }
 
@@ -116,9 +116,11 @@ def nvidia_smi() -> Optional[Dict[str, Any]]:
 # What an earlier run left.
 
 
-def left_processes() -> List[Dict[str, Any]]:
-    """Processes of this user that carry a run's token although no living agent is above them: pid, token, command."""
-    agent = _command(os.getpid())[-1:]  # the first stage, which every agent's command line ends with
+def left_processes(agent: List[bytes]) -> List[Dict[str, Any]]:
+    """Processes of this user that carry a run's token although no living agent is above them: pid, token, command.
+
+    agent: what every agent's command line ends with, the first stage.
+    """
     found: List[Dict[str, Any]] = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or len(found) == MAX_LEFTOVERS:
