@@ -49,6 +49,7 @@ def test_three_good_hosts(lab, place):
     """All is well, beside a run that goes on meanwhile; ranks met over gloo, and nothing is left in the folder."""
     (place / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(120)\n")
     (place / "one").write_text("host1 slots=1\n")
+    (place / "hosts").write_text("host1\nhost2 slots=2\nhost3\n")  # two are asked for their slots
     run = start(place, "--script", "wait.py", "--hosts", "one")
     run.until(lambda status: status["state"] == "running")
     code, found = check(place, "recipe.yaml")

@@ -76,6 +76,18 @@ def test_versions_of_the_bundled_runtime():
     assert all(check.remedy for check in wrong.values())
 
 
+def test_another_python_is_a_warning():
+    """3.12 among 3.11 may work: a remedy without a fault; a patch release is nothing."""
+    odd, patch = has(), has()
+    odd["versions"]["python"], patch["versions"]["python"] = "3.12.1", "3.11.9"
+    found = checks.versions(NEEDS, {"a": has(), "b": odd, "c": patch})
+    remedies = {
+        host: all_of[0].remedy for host, all_of in found.items() if all_of[0].name == "python_version"
+    }
+    assert faults(found) == {}
+    assert [bool(remedies[host]) for host in "abc"] == [False, True, False]
+
+
 def test_versions_for_a_script():
     """A script needs neither module; torch on some nodes only, or of two versions, is a fault all the same."""
     assert faults(checks.versions(SCRIPT, {"a": has(torch=None, distperf=None), "b": has(torch=None)})) == {}

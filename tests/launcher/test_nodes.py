@@ -6,7 +6,7 @@ from fakes import FakeTransport, ScriptedAgent
 from launcher import protocol
 from launcher.errors import AuthFailed, ConnectFailed, PreflightError, TransportError
 from launcher.hostfile import Host
-from launcher.nodes import Nodes, together
+from launcher.nodes import Nodes, Unanswered, together
 from launcher.transport.channel import Closed
 
 A, B = Host("a", (0,)), Host("b", (0,))
@@ -62,6 +62,30 @@ def test_silence_and_refusal(pair):
     a.answer = lambda ask: a.stream.say(protocol.Answer(ask.id, None, "no free port"))
     with pytest.raises(PreflightError, match="a: no free port"):
         nodes.ask({"a": ("pick_port", {})})
+
+
+def test_gather_goes_on_without_the_missing(pair):
+    """A refusal and the end of a host stand for their answers; one that is gone is not waited for."""
+    nodes, a, b = pair
+    usual = a._react
+    a._react = lambda message: (
+        a.stream.say(protocol.Answer(message.id, None, "disk full"))
+        if isinstance(message, protocol.Ask)
+        else usual(message)
+    )
+    b._react = lambda message: b.stream.end("cut")
+    questions = {"a": ("pick_port", {}), "b": ("pick_port", {})}
+    refused = Unanswered("disk full", lost=False)
+    assert nodes.gather(questions) == {"a": refused, "b": Unanswered("cut", lost=True)}
+    assert nodes.gather(questions) == {"a": refused, "b": Unanswered("its agent is gone", lost=True)}
+
+
+def test_open_each_keeps_the_others():
+    """A host that cannot be opened is told with its error; the others answer."""
+    nodes = Nodes(FakeTransport(a=[ScriptedAgent()], b=[]))
+    assert list(nodes.open_each([A, B])) == ["b"]
+    assert nodes.ask({"a": ("pick_port", {})}) == {"a": 12345}
+    nodes.close(wait_s=1.0)
 
 
 def test_one_failure_closes_the_rest():
