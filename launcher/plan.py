@@ -177,7 +177,11 @@ def default_env(placement: Placement, rank: PlacedRank, facts: NodeFacts) -> dic
 
 
 TRAINING = ("-m", "distperf.train")
-SCRIPT_MODULES = ("torch", "torch.distributed")
+TRAINING_MODULES = {"distperf.train": "", "torch._dynamo": ""}
+# What a script is likely to need, by what its text must hold. Optimizers, DDP and FSDP import torch._dynamo when they
+# are first used, and that takes as long as torch itself.
+IMPORTS_TORCH = r"(?m)^[ \t]*(from[ \t]+torch\b|import[ \t]+([^#\n]*[\s,])?torch\b)"
+USES_DYNAMO = r"\boptim\b|\bDDP\b|DistributedDataParallel|fully_shard|FSDP|FullySharded|torch\.compile"
 
 
 def warm(program: Program, node: Node, max_restarts: int) -> dict[str, Any] | None:
@@ -189,9 +193,13 @@ def warm(program: Program, node: Node, max_restarts: int) -> dict[str, Any] | No
     is_training, auto, alone = program.args == TRAINING, program.warm_start == "auto", len(node.ranks) == 1
     if not program.warm_start or (auto and alone and not max_restarts):
         return None
+    script_modules = {
+        "torch": IMPORTS_TORCH if auto else "",
+        "torch.distributed": "",
+        "torch._dynamo": USES_DYNAMO,
+    }
     return {
-        "modules": ["distperf.train"] if is_training else list(SCRIPT_MODULES),
-        "if_imports": "torch" if auto and not is_training else None,
+        "modules": TRAINING_MODULES if is_training else script_modules,
         "wait": not (auto and alone),
     }
 

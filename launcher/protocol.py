@@ -50,8 +50,8 @@ class Start(NamedTuple):
     """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd.
 
     warm: None, or how they may come from a process that has done their imports (launcher.agent.nursery): modules
-    (to import), if_imports (a module that a script must import to be worth it, or None), wait (False: start these
-    ranks directly, and have the process ready for a restart).
+    (name -> a pattern that a script's text must have; none at all without the first), wait (False: start these ranks
+    directly, and have the process ready for a restart).
     """
 
     attempt: int

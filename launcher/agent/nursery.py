@@ -86,26 +86,24 @@ def likeness(order: Dict[str, Any], env: Mapping[bytes, bytes]) -> Tuple[Any, ..
     return argv[0], argv[2:4] if argv[2:3] == ["-m"] else argv[2:3], order["cwd"], processes.shared(env)
 
 
-def is_wanted(warm: Optional[Dict[str, Any]], order: Dict[str, Any]) -> bool:
-    """Whether a rank of this order may come from a nursery: it is asked for, and the program is of a kind known here.
+def modules_for(warm: Optional[Dict[str, Any]], order: Dict[str, Any]) -> List[str]:
+    """What to import ahead for ranks of this order; nothing where a nursery is not asked for or does not pay.
 
     warm: see launcher.protocol.Start.
     """
     argv = order["argv"]
     if not warm or argv[1:2] != ["-u"] or len(argv) < 3:
-        return False
+        return []
     if argv[2] == "-m":
-        return len(argv) > 3
+        return list(warm["modules"])
     source = _read(os.path.join(processes.to_bytes(order["cwd"]), processes.to_bytes(argv[2])))
-    return source is not None and (not warm["if_imports"] or imports(source, warm["if_imports"]))
+    return [] if source is None else matching(warm["modules"], source)
 
 
-def imports(source: bytes, module: str) -> bool:
-    """Whether a line of the source imports the module; what it imports through others is not looked for."""
-    name = re.escape(module.encode())
-    return (
-        re.search(rb"^\s*(from\s+%s\b|import\s+([^#\n]*[\s,])?%s\b)" % (name, name), source, re.M) is not None
-    )
+def matching(modules: Mapping[str, str], source: bytes) -> List[str]:
+    """Modules whose pattern is found in a script; none without the first. What the script imports is not read."""
+    found = [name for name, pattern in modules.items() if re.search(pattern.encode(), source)]
+    return found if next(iter(modules)) in found else []
 
 
 def _read(path: bytes) -> Optional[bytes]:

@@ -3,11 +3,11 @@
 import os
 import selectors
 import time
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from launcher import protocol
 from launcher.agent import processes
-from launcher.agent.nursery import Nursery, is_wanted
+from launcher.agent.nursery import Nursery, modules_for
 from launcher.agent.spool import Spool
 
 PRELOAD_AFTER_S = 10.0  # after ranks that do not wait for it: their own imports come first
@@ -25,18 +25,20 @@ class WarmStart:
         self._say = say
         self._due: Optional[float] = None
         self._order: Dict[str, Any] = {}
-        self._warm: Dict[str, Any] = {}
+        self._modules: List[str] = []
+        self._wait = False
         self._off = False
 
     def begin(self, start: protocol.Start) -> None:
         """An attempt begins: see to it that a nursery is on its way where one is wanted."""
-        self._due = None
-        self._warm = start.warm or {}
-        if self._off or not start.ranks or not is_wanted(start.warm, start.ranks[0]):
-            self._warm = {}
-        elif self.nursery is None:
-            self._order = start.ranks[0]
-            self._due = time.monotonic() + (0.0 if self._warm["wait"] else PRELOAD_AFTER_S)
+        self._due, self._wait = None, False
+        if start.warm is None or not start.ranks or self._off:
+            return
+        self._order = start.ranks[0]
+        self._modules = modules_for(start.warm, self._order)
+        self._wait = bool(self._modules) and start.warm["wait"]
+        if self._modules and self.nursery is None:
+            self._due = time.monotonic() + (0.0 if self._wait else PRELOAD_AFTER_S)
             self.keep_time(time.monotonic())
 
     def keep_time(self, now: float) -> None:
@@ -46,7 +48,7 @@ class WarmStart:
         self._due = None
         env = processes.rank_environment(os.environb, self._order)
         try:
-            self.nursery = Nursery(self._order, env, self._warm["modules"], self._spool())
+            self.nursery = Nursery(self._order, env, self._modules, self._spool())
         except OSError as error:
             self._turn_off(str(error))
             return
@@ -55,7 +57,7 @@ class WarmStart:
     def must_wait(self) -> bool:
         """Whether ranks wait for a nursery that is still importing."""
         nursery = self.nursery
-        return nursery is not None and not nursery.ready and bool(self._warm.get("wait"))
+        return nursery is not None and not nursery.ready and self._wait
 
     def spare(self) -> Tuple[int, ...]:
         """Processes that carry the run's token and are no part of an attempt."""
@@ -85,5 +87,5 @@ class WarmStart:
         self.drop_if_bad()
 
     def _turn_off(self, why: str) -> None:
-        self._off, self._warm = True, {}
+        self._off = True
         self._say("no warm start, ranks are started directly: %s" % why)

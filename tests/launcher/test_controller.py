@@ -136,7 +136,7 @@ def test_budget(launch):
         3,
         "last words of 0",
     )
-    assert state.first_failure.followers == (1, 2, 3)
+    assert sorted(state.first_failure.followers) == [1, 2, 3]  # two nodes: which is heard first is open
     assert "no restart: 1 of 1 restarts are used" in screen.notes
 
 

@@ -178,12 +178,22 @@ def test_restart_only_when_all_is_idle():
     run = Run().start()
     run.exit(0)
     assert run.idle("a") == []
-    (write,) = run.idle("b")
+    write, begun, pick = run.idle("b")
     assert isinstance(write.event, Restarting)
+    assert (begun, pick) == (Write(AttemptBegan(run.state.t, 2)), PickPort())
+    assert (run.state.state, run.state.attempt, run.state.failure) == ("starting", 2, None)
+
+
+def test_a_wait_before_a_restart_is_kept():
+    """restarting -> starting when the wait is over, and not before."""
+    run = Run(max_restarts=9).start()
+    run.exit(0)
+    run.idle()
+    run.start().exit(0)
+    run.idle()
     assert run.state.state == "restarting"
     assert run.send(Tick, dt=run.state.restart_at - run.state.t - 0.01) == ()
-    assert run.send(Tick, dt=0.02) == (Write(AttemptBegan(run.state.t, 2)), PickPort())
-    assert (run.state.state, run.state.attempt, run.state.failure) == ("starting", 2, None)
+    assert run.send(Tick, dt=0.02) == (Write(AttemptBegan(run.state.t, 3)), PickPort())
 
 
 def test_budget_used_up_is_failed():
@@ -196,13 +206,14 @@ def test_budget_used_up_is_failed():
 
 
 def test_progress_makes_a_restart_free_of_wait():
-    """An attempt that got further than any before is followed at once; one that did not, after a wait."""
+    """An attempt that got further than any before is followed at once; the second that did not, after a wait."""
     run = Run(max_restarts=9).start()
     run.send(Progressed, {"0-3": 5})
     run.exit(0)
     assert run.idle()[-2:] == [Write(AttemptBegan(run.state.t, 2)), PickPort()]
-    run.start().send(Progressed, {"0-3": 5})
-    run.exit(0)
+    run.start().exit(0)
+    assert run.idle()[-1] == PickPort()
+    run.start().exit(0)
     run.idle()
     assert run.state.restart_at == pytest.approx(run.state.t + 1.0)
 
@@ -246,8 +257,10 @@ def test_lost_node_that_stays_away_ends_the_run():
 
 def test_node_lost_while_a_restart_waits_is_reopened():
     """A second loss during the wait does not leave the run waiting for ever."""
-    run = Run().start()
+    run = Run(max_restarts=9).start()
     run.exit(0)
+    run.idle()
+    run.start().exit(0)
     run.idle()
     assert run.send(NodeLost, "a", "cut") == (Reopen("a"),)
     run.send(Tick, dt=9.0)
