@@ -177,10 +177,14 @@ class _Checking:
         reached = self._dial(where)
         for host, check in health.network(reached, where).items():
             self._checks[host].append(check)
-        fit = [host for host in hosts if all(c.ok for c in self._checks[label(host)] if c.name in _FOR_RANKS)]
-        if len(fit) > 1 and fit == hosts:
-            for host, check in rehearse(self._nodes, tuple(fit), facts, self._parsed).items():
+        fit = tuple(host for host in hosts if self._fit_for_ranks(label(host)))
+        if len(fit) > 1:
+            for host, check in rehearse(self._nodes, fit, facts, self._parsed).items():
                 self._checks[host].append(check)
+
+    def _fit_for_ranks(self, host: str) -> bool:
+        """What a rank of the bundled runtime needs is there; a script's nodes may have no torch."""
+        return all(c.ok and c.remedy is None for c in self._checks[host] if c.name in _FOR_RANKS)
 
     def _dial(self, where: dict[str, str]) -> dict[str, dict[str, str | None]]:
         """[from][to]: why it could not connect, or None; tried on a port such as rank 0's and one the kernel picks."""

@@ -110,6 +110,16 @@ def test_interpreters_and_folders(place):
         assert f"{host}: {found[host][name]['found']}: {found[host][name]['remedy']}" in err
 
 
+def test_scripts_need_no_torch(place):
+    """Without a recipe a python without torch on all nodes is a warning, and no rank is started."""
+    (place / "bare").write_text('#!/bin/sh\nexec /usr/bin/python3 -S "$@"\n')
+    (place / "bare").chmod(0o755)
+    code, found = check(place, "--set", f"launch.python={place}/bare")
+    assert (code, faults(found)) == (0, set())
+    assert found["host1"]["torch"]["remedy"]
+    assert "all_to_all" not in found["host1"]
+
+
 def test_version_skew(place):
     """A distperf of another version on one node: both versions are told."""
     (place / "site" / "distperf-0.0.1.dist-info").mkdir(parents=True)
