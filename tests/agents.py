@@ -71,13 +71,18 @@ class LiveAgent:
         self.start_argv(*([sys.executable, "-c", code] for code in codes), **more)
 
     def start_argv(
-        self, *argvs: list[str], env: dict[str, str] | None = None, cwd: str = "/", attempt: int = 1
+        self,
+        *argvs: list[str],
+        env: dict[str, str] | None = None,
+        cwd: str = "/",
+        attempt: int = 1,
+        warm: dict[str, Any] | None = None,
     ) -> None:
         own = {**(env or {}), "DISTPERF_JOB_TOKEN": self.token}
         ranks = [
             {"rank": n, "local_rank": n, "argv": argv, "env": own, "cwd": cwd} for n, argv in enumerate(argvs)
         ]
-        self.channel.send(Start(attempt, ranks))
+        self.channel.send(Start(attempt, ranks, warm))
 
     def wait(self, kind: type[Any], limit_s: float = LIMIT_S) -> Any:
         """The next message of a kind; all that came before it is in `seen`."""

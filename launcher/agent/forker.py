@@ -219,6 +219,8 @@ def run(argv: List[str]) -> None:
     main.__file__ = path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     main.__dict__.update(__builtins__=builtins, __cached__=None)
+    if sys.version_info < (3, 14):  # from there on they are computed when asked for
+        main.__annotations__ = {}
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     exec(code, main.__dict__)
