@@ -44,7 +44,7 @@ REMEDIES: dict[type[TransportError], str] = {
     ConnectFailed: "see that it is on and that `ssh HOST true` works; name its address in ~/.ssh/config",
     AuthFailed: "make `ssh HOST true` work without a question: a key in ssh-agent or IdentityFile, the right user",
     HostKeyRejected: "verify the host's key with its owner, then correct known_hosts: ssh-keygen -R, ssh HOST",
-    BootstrapFailed: "see that `ssh HOST python3 --version` tells 3.8 or later",
+    BootstrapFailed: "see that `ssh HOST python3 --version` (or python= of the hostfile) tells 3.8 or later",
     ProtocolError: "see that nothing answers in the host's place, and that its profile prints no binary data",
 }
 
@@ -119,9 +119,8 @@ class _Checking:
 
     def _lose(self, host: str, why: str, kind: type[TransportError] = ConnectFailed) -> None:
         self._lost.add(host)
-        reach = Check(
-            "reach", False, why, "an agent on the host", REMEDIES.get(kind, REMEDIES[ConnectFailed])
-        )
+        remedy = REMEDIES.get(kind, REMEDIES[ConnectFailed]).replace("HOST", host)
+        reach = Check("reach", False, why, "an agent on the host", remedy)
         self._checks[host] = [reach, *(c for c in self._checks[host] if c.name != "reach")]
 
     def _reach(self) -> None:
@@ -178,10 +177,14 @@ class _Checking:
         reached = self._dial(where)
         for host, check in health.network(reached, where).items():
             self._checks[host].append(check)
-        fit = [host for host in hosts if all(c.ok for c in self._checks[label(host)] if c.name in _FOR_RANKS)]
-        if len(fit) > 1 and fit == hosts:
-            for host, check in rehearse(self._nodes, tuple(fit), facts, self._parsed).items():
+        fit = tuple(host for host in hosts if self._fit_for_ranks(label(host)))
+        if len(fit) > 1:
+            for host, check in rehearse(self._nodes, fit, facts, self._parsed).items():
                 self._checks[host].append(check)
+
+    def _fit_for_ranks(self, host: str) -> bool:
+        """What a rank of the bundled runtime needs is there; a script's nodes may have no torch."""
+        return all(c.ok and c.remedy is None for c in self._checks[host] if c.name in _FOR_RANKS)
 
     def _dial(self, where: dict[str, str]) -> dict[str, dict[str, str | None]]:
         """[from][to]: why it could not connect, or None; tried on a port such as rank 0's and one the kernel picks."""

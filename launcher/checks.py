@@ -77,12 +77,18 @@ def interpreter(host: Host, needs: Needs, answer: Mapping[str, Any]) -> list[Che
 
 
 def versions(needs: Needs, answers: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Check]]:
-    """Checks `distperf` and `torch` of every host with an interpreter: there, and everywhere the same.
+    """Checks `python_version`, `distperf` and `torch` of every host with an interpreter: there, and the same.
 
     A script brings its own: there a module may be missing, but not on some nodes only.
     """
     running = {host: answer for host, answer in answers.items() if answer["python"] is not None}
     checks: dict[str, list[Check]] = {host: [] for host in running}
+    if needs.modules:
+        pythons = {host: str(answer["versions"].get("python")) for host, answer in running.items()}
+        wanted = _usual(minor(version) for version in pythons.values())
+        for host, version in pythons.items():
+            remedy = None if minor(version) == wanted else "run the same Python on all nodes"
+            checks[host].append(Check("python_version", True, version, wanted, remedy))
     for module in needs.modules:
         found = {host: answer["versions"].get(module) for host, answer in running.items()}
         wanted = __version__ if module == "distperf" else _usual(found.values())
@@ -93,6 +99,11 @@ def versions(needs: Needs, answers: Mapping[str, Mapping[str, Any]]) -> dict[str
     return checks
 
 
+def minor(version: str) -> str:
+    """`3.11` of `3.11.2`."""
+    return ".".join(version.split(".")[:2])
+
+
 def _usual(versions: Iterable[str | None]) -> str | None:
     """The version that most nodes have, the newest of equally many; None where nobody has any."""
     counts = Counter(version for version in versions if version is not None)
@@ -100,23 +111,17 @@ def _usual(versions: Iterable[str | None]) -> str | None:
 
 
 def _version(module: str, found: str | None, wanted: str | None, python: str, training: bool) -> Check:
+    own = module == "distperf"  # compared with this one; torch is compared among the nodes
     if found is None:
-        ok = not training and (module == "distperf" or wanted is None)
-        remedy = f"install distperf[train]=={__version__} into it"
-        return Check(module, ok, f"{python} has no {module}", wanted, remedy)
+        ok = not training and (own or wanted is None)
+        return Check(
+            module, ok, f"{python} has no {module}", wanted, f"install distperf[train]=={__version__} into it"
+        )
     if found == wanted:
         return Check(module, True, found, wanted)
-    here = f"this is {wanted}" if module == "distperf" else f"most nodes have {wanted}"
-    remedy = "install the same version on all nodes"
-    if module == "distperf":
-        remedy = "install the same version there and here"
-    return Check(
-        module,
-        module == "distperf" and not training,
-        f"{python} has {module} {found}, {here}",
-        wanted,
-        remedy,
-    )
+    here = f"this is {wanted}" if own else f"most nodes have {wanted}"
+    remedy = "install the same version there and here" if own else "install the same version on all nodes"
+    return Check(module, own and not training, f"{python} has {module} {found}, {here}", wanted, remedy)
 
 
 # Addresses.

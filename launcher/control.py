@@ -73,12 +73,15 @@ def listening(run: Path, deliver: Callable[[Request], None], folder: Path | None
     """Hand every request for this run to `deliver`, from a thread. Yields the socket's path. Raises OSError."""
     folder = folder or socket_folder(os.geteuid())
     make_private(folder)
+    _sweep(folder)
     path = folder / socket_name(run)
+    hidden = path.with_name(f".{path.name}")  # until somebody listens: others may be sweeping
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.fspath(path))
+        listener.bind(os.fspath(hidden))
         try:
-            path.chmod(0o600)
+            hidden.chmod(0o600)
             listener.listen(8)
+            hidden.rename(path)
             threading.Thread(target=_accept, args=(listener, deliver), daemon=True).start()
             try:
                 yield os.fspath(path)
@@ -86,6 +89,19 @@ def listening(run: Path, deliver: Callable[[Request], None], folder: Path | None
                 listener.shutdown(socket.SHUT_RDWR)  # ends the wait in accept
         finally:
             path.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what controllers that were killed have left: sockets at which nobody listens."""
+    for path in folder.glob("[!.]*"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(os.fspath(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:  # it has just gone, or is too busy to be dead
+                pass
 
 
 def _accept(listener: socket.socket, deliver: Callable[[Request], None]) -> None:
@@ -109,11 +125,10 @@ def _take(connection: socket.socket, deliver: Callable[[Request], None]) -> None
             except OSError:  # the asker has not waited
                 pass
 
+    do = _read(connection).get("do")  # first, so that a refusal does not meet a peer that is still sending
     if not may_ask(_peer_uid(connection), os.geteuid()):
         answer({"error": "this run belongs to another user"})
-        return
-    do = _read(connection).get("do")
-    if do in DOINGS:
+    elif do in DOINGS:
         deliver(Request(do, answer))
     else:
         answer({"error": f"a request is a JSON line with do: {', '.join(DOINGS)}"})

@@ -25,7 +25,7 @@ from launcher.journal import Journal, Metrics
 from launcher.logs import LogFiles
 from launcher.nodes import Nodes
 from launcher.nodeset import fold_numbers
-from launcher.plan import Attempt, NodeFacts, Placement, Program, label, node_token, orders
+from launcher.plan import Attempt, NodeFacts, Placement, Program, label, node_token, orders, warm
 from launcher.rundir import RunDir
 from launcher.state import RunState
 from launcher.transport.channel import Closed
@@ -155,6 +155,8 @@ class Controller:
             self._take_log(host, message)
             return
         self._happened(events.Heard(self._now(), host))
+        if isinstance(message, protocol.Remark):
+            self._note(actions.Note(f"{host}: {message.text}"))
         for event in self._events_of(host, message):
             self._happened(event)
 
@@ -262,10 +264,9 @@ class Controller:
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for host, node in self._hosts.items():
             facts = order.facts[host]
-            start = protocol.Start(
-                attempt.number, orders(order.program, order.placement, node, attempt, facts)
-            )
-            self._nodes.tell(host, start)
+            ranks = orders(order.program, order.placement, node, attempt, facts)
+            warm_start = warm(order.program, node, attempt.max_restarts)
+            self._nodes.tell(host, protocol.Start(attempt.number, ranks, warm_start))
 
     def _stop_ranks(self, action: actions.StopRanks) -> None:
         self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))

@@ -67,7 +67,11 @@ def disk(folder: Folder, space: Mapping[str, Any]) -> Check:
     if space["error"]:
         found = f"cannot write to {space['at']}: {space['error']}"
         return Check(
-            name, not folder.needed, found, "a folder that can be written", f"mend that, or {elsewhere}"
+            name,
+            not folder.needed,
+            found,
+            "a folder that can be written",
+            f"let this user write there, free space, or {elsewhere}",
         )
     found = f"{words.size(free)} free of {words.size(space['total_bytes'])} at {space['at']}"
     wanted = (
@@ -197,16 +201,17 @@ def _number(text: str) -> float:
 
 def leftovers(processes: list[Mapping[str, Any]], spools: list[str]) -> Check:
     """Processes hold devices, memory and ports: a fault. Folders only take room."""
-    wanted = "nothing of an earlier run"
+    found, remedies = [], []
     if processes:
         runs = sorted({str(process["token"]).rsplit("-", 2)[0] for process in processes})
-        pids = sorted(int(process["pid"]) for process in processes)
-        found = f"processes of {', '.join(runs)}: pid {', '.join(map(str, pids))}"
-        return Check("leftovers", False, found, wanted, f"end them there: kill -9 {' '.join(map(str, pids))}")
+        pids = " ".join(str(process["pid"]) for process in processes)
+        found.append(f"processes of {', '.join(runs)}: pid {pids}")
+        remedies.append(f"kill -9 {pids}")
     if spools:
-        remedy = f"remove them there: rm -r {' '.join(spools)}"
-        return Check("leftovers", True, f"folders of ended runs: {', '.join(spools)}", wanted, remedy)
-    return Check("leftovers", True, "none", wanted)
+        found.append(f"folders of ended runs: {', '.join(spools)}")
+        remedies.append(f"rm -r {' '.join(spools)}")
+    remedy = f"on that node: {'; '.join(remedies)}" if remedies else None
+    return Check("leftovers", not processes, "; ".join(found) or "none", "nothing of an earlier run", remedy)
 
 
 # Between nodes.

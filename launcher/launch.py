@@ -32,7 +32,7 @@ from launcher.detach import Leave, farewell
 from launcher.errors import UsageError
 from launcher.hostfile import Host, load_hostfile, local_hostfile
 from launcher.nodes import Nodes
-from launcher.plan import NodeFacts, Placement, Program, fill_slots, label, place
+from launcher.plan import TRAINING, NodeFacts, Placement, Program, fill_slots, label, place
 from launcher.prepare import prepare
 from launcher.rundir import RunDir, find_run, new_run_id, write_atomic
 from launcher.state import Policy
@@ -162,11 +162,12 @@ def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
         assert recipe.script is not None
         args = (recipe.script.path, *recipe.script.args)
     else:
-        args = ("-m", "distperf.train")
+        args = TRAINING
         env[contract.RUNSPEC_ENV] = to_json(spec)
         env[contract.RESUME_ENV] = parsed.resume
     run_id = parsed.run.run_id
-    return Program(args, run_id, f"{run_id}-{secrets.token_hex(8)}", parsed.workdir, env)
+    token = f"{run_id}-{secrets.token_hex(8)}"
+    return Program(args, run_id, token, parsed.workdir, env, recipe.launch.warm_start)
 
 
 def make_transport(parsed: Parsed) -> Transport:

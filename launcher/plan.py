@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from distperf import contract
 from launcher.errors import PlacementError
@@ -115,6 +115,7 @@ class Program:
     token: str
     workdir: str
     env: dict[str, str] = field(repr=False)
+    warm_start: bool | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,34 @@ def default_env(placement: Placement, rank: PlacedRank, facts: NodeFacts) -> dic
         defaults["GLOO_SOCKET_IFNAME"] = facts.interface
         defaults["NCCL_SOCKET_IFNAME"] = facts.interface
     return defaults
+
+
+TRAINING = ("-m", "distperf.train")
+TRAINING_MODULES = {"distperf.train": "", "torch._dynamo": ""}
+# What a script is likely to need, by what its text must hold. Optimizers, DDP and FSDP import torch._dynamo when they
+# are first used, and that takes as long as torch itself.
+IMPORTS_TORCH = r"(?m)^[ \t]*(from[ \t]+torch\b|import[ \t]+([^#\n]*[\s,])?torch\b)"
+USES_DYNAMO = r"\boptim\b|\bDDP\b|DistributedDataParallel|fully_shard|FSDP|FullySharded|torch\.compile"
+
+
+def warm(program: Program, node: Node, max_restarts: int) -> dict[str, Any] | None:
+    """How a node's ranks may be forked from one process that has done their imports (launcher.protocol.Start).
+
+    auto: where it pays. One rank is started directly, and finds the process when it is restarted; a script must
+    import torch itself, since what it imports through others is not looked for.
+    """
+    is_training, auto, alone = program.args == TRAINING, program.warm_start == "auto", len(node.ranks) == 1
+    if not program.warm_start or (auto and alone and not max_restarts):
+        return None
+    script_modules = {
+        "torch": IMPORTS_TORCH if auto else "",
+        "torch.distributed": "",
+        "torch._dynamo": USES_DYNAMO,
+    }
+    return {
+        "modules": TRAINING_MODULES if is_training else script_modules,
+        "wait": not (auto and alone),
+    }
 
 
 def orders(

@@ -52,10 +52,16 @@ class Ask(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd."""
+    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd.
+
+    warm: None, or how they may come from a process that has done their imports (launcher.agent.nursery): modules
+    (name -> a pattern that a script's text must have; none at all without the first), wait (False: start these ranks
+    directly, and have the process ready for a restart).
+    """
 
     attempt: int
     ranks: List[Dict[str, Any]]
+    warm: Optional[Dict[str, Any]] = None
 
 
 class Stop(NamedTuple):
@@ -163,6 +169,12 @@ class Attached(NamedTuple):
     received: int
 
 
+class Remark(NamedTuple):
+    """A sentence for the run's story."""
+
+    text: str
+
+
 class Idle(NamedTuple):
     """No process of the attempt is left on the node and every log byte has been sent."""
 
@@ -171,11 +183,11 @@ class Idle(NamedTuple):
 
 _KINDS = (
     Configure, Ask, Start, Stop, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, Relayed, Attached, Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Remark, Relayed, Attached, Idle,
 )  # fmt: skip
 Message = Union[
     Configure, Ask, Start, Stop, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, Relayed, Attached, Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Remark, Relayed, Attached, Idle,
 ]  # fmt: skip
 _CLASSES: Dict[str, Type[Any]] = {cls.__name__: cls for cls in _KINDS}
 

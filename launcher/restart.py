@@ -31,5 +31,6 @@ def decide(state: RunState) -> Verdict:
         return Verdict(
             None, f"{state.fruitless} attempts in a row got no further than step {state.best_step}"
         )
-    wait_s = 0.0 if state.fruitless == 0 else min(MAX_WAIT_S, 2.0 ** (state.fruitless - 1))
+    # The first time may be chance, and a script that reports no steps never moves as far as is known here.
+    wait_s = 0.0 if state.fruitless <= 1 else min(MAX_WAIT_S, 2.0 ** (state.fruitless - 2))
     return Verdict(wait_s, f"restart {used + 1} of {policy.max_restarts}")

@@ -241,9 +241,8 @@ def _decide(state: RunState) -> Step:
     if state.state == "restarting":
         if state.reopen_failed:
             return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(state.reopen_failed)))
-        if state.restart_at is not None and state.t >= state.restart_at and not state.lost:
-            state, actions = begin(state)
-            return state, notes + actions
+        state, actions = _begin_if_due(state)
+        return state, notes + actions
     elif state.failure is not None:
         return _after_failure(state, notes)
     elif state.in_flight and all(rank.state == "done" for rank in state.ranks):
@@ -261,7 +260,14 @@ def _after_failure(state: RunState, notes: tuple[Action, ...]) -> Step:
         return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(f"no restart: {verdict.reason}")))
     reopen = tuple(Reopen(host) for host in state.hosts if host in state.lost)
     event = Restarting(state.t, verdict.wait_s, verdict.reason)
-    return _restarting(state, event)[0], (*notes, Write(event), *reopen)
+    state, begun = _begin_if_due(_restarting(state, event)[0])
+    return state, (*notes, Write(event), *reopen, *begun)
+
+
+def _begin_if_due(state: RunState) -> Step:
+    if state.restart_at is not None and state.t >= state.restart_at and not state.lost:
+        return begin(state)
+    return state, ()
 
 
 def _silent(state: RunState, limit_s: float) -> frozenset[str]:

@@ -32,6 +32,7 @@ class LiveAgent:
         self.seen: list[Any] = []
         self.channel = Channel("localhost", LocalTransport().connect(Host("localhost", (0,))), self._deliver)
         self.facts = self.channel.greet().facts
+        self.channel.start()
         self.channel.send(Configure(protocol.VERSION, self.run_id, self.token, lease_s, grace_s, heartbeat_s))
 
     def _deliver(self, channel: Channel, message: Any) -> None:
@@ -71,13 +72,18 @@ class LiveAgent:
         self.start_argv(*([sys.executable, "-c", code] for code in codes), **more)
 
     def start_argv(
-        self, *argvs: list[str], env: dict[str, str] | None = None, cwd: str = "/", attempt: int = 1
+        self,
+        *argvs: list[str],
+        env: dict[str, str] | None = None,
+        cwd: str = "/",
+        attempt: int = 1,
+        warm: dict[str, Any] | None = None,
     ) -> None:
         own = {**(env or {}), "DISTPERF_JOB_TOKEN": self.token}
         ranks = [
             {"rank": n, "local_rank": n, "argv": argv, "env": own, "cwd": cwd} for n, argv in enumerate(argvs)
         ]
-        self.channel.send(Start(attempt, ranks))
+        self.channel.send(Start(attempt, ranks, warm))
 
     def wait(self, kind: type[Any], limit_s: float = LIMIT_S) -> Any:
         """The next message of a kind; all that came before it is in `seen`."""

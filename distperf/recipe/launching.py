@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from distperf.recipe.kinds import Kind, free_text, number, or_auto, refusal, whole
+from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, refusal, whole
 from distperf.recipe.sections import Auto, Path, Section
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -56,6 +56,12 @@ class LaunchSection(Section):
     )
     grace_s: Annotated[float, number(least=0)] = Field(
         default=30.0, description="Seconds between SIGTERM and SIGKILL: time to finish a step and save."
+    )
+    warm_start: Annotated[bool | Auto, or_auto(flag())] = Field(
+        default="auto",
+        description="Whether one process a node imports torch and forks the ranks. auto: for training and for scripts "
+        "that import torch themselves, where a node has two ranks or more; a single rank starts directly and is "
+        "forked when it is restarted. true: for any script and a single rank too; false: every rank is exec'ed.",
     )
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict,

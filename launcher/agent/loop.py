@@ -5,13 +5,14 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from launcher import protocol
 from launcher.agent import link, processes, questions
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
 from launcher.agent.spool import Spool
+from launcher.agent.warm import WarmStart
 
 LOG_LOOK_S = 0.025  # how often files are looked at for new bytes while ranks run
 KILL_AGAIN_S = 0.1  # how often what survives SIGKILL (a fork in between) is looked for
@@ -34,6 +35,8 @@ class Agent:
         self._orders = protocol.Configure(protocol.VERSION, "", "", 25.0, 30.0, 1.0, False)
         self._spool: Optional[Spool] = None
         self._ranks = Ranks(0, "")
+        self._pending: List[Dict[str, Any]] = []  # orders that have not been carried out
+        self._warm = WarmStart(self._selector, self._need_spool, lambda text: self.say(protocol.Remark(text)))
         self._steps: Dict[str, int] = {}
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
@@ -50,6 +53,7 @@ class Agent:
             self._write_controller()
             for key, _ in self._selector.select(self._wait_s()):
                 key.data(key.fd)
+            self._start_pending()
             self._reap()
             self._keep_time(time.monotonic())
         self._farewell()
@@ -131,17 +135,30 @@ class Agent:
         self._ranks = Ranks(message.attempt, self._orders.token)
         self._steps = {}
         self._kill_at, self._idle_told = None, False
-        for order in message.ranks:
+        self._pending = message.ranks
+        self._warm.begin(message)
+
+    def _start_pending(self) -> None:
+        """Start the ranks that were ordered, unless they wait for the nursery's imports."""
+        if self._warm.must_wait():
+            return
+        orders, self._pending = self._pending, []
+        for order in orders:
             try:
-                if self._spool is None:
-                    self._spool = Spool(self._orders.run_id)
-                rank = self._ranks.start(order, self._spool)
+                rank = self._ranks.start(order, self._need_spool(), self._warm.nursery)
             except OSError as error:
                 why = why_not_started(order, error)
-                self.say(protocol.Exited(message.attempt, order["rank"], None, None, "", why))
+                self.say(protocol.Exited(self._ranks.attempt, order["rank"], None, None, "", why))
                 continue
             self._selector.register(rank.report_fd, selectors.EVENT_READ, self._reporter(order["rank"], rank))
-            self.say(protocol.Started(message.attempt, order["rank"], rank.process.pid))
+            self.say(protocol.Started(self._ranks.attempt, order["rank"], rank.pid))
+        self._warm.drop_if_bad()
+
+    def _need_spool(self) -> Spool:
+        """The run's spool folder. Raises OSError when the node's disk refuses."""
+        if self._spool is None:
+            self._spool = Spool(self._orders.run_id)
+        return self._spool
 
     def _reporter(self, number: int, rank: Rank) -> Any:
         def read(fd: int) -> None:
@@ -171,12 +188,16 @@ class Agent:
             self.say(protocol.Exited(self._ranks.attempt, number, code, name, rank.log.tail(), None))
 
     def _stop(self, grace_s: float) -> None:
+        self._pending = []
         if not grace_s:
-            self._ranks.signal(signal.SIGKILL)
+            self._signal(signal.SIGKILL)
         elif self._kill_at is None:
-            self._ranks.signal(signal.SIGTERM)
+            self._signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         self._kill_at = deadline if self._kill_at is None else min(self._kill_at, deadline)
+
+    def _signal(self, number: int) -> None:
+        self._ranks.signal(number, self._warm.spare())
 
     def _keep_time(self, now: float) -> None:
         if now - self._heard > self._orders.lease_s and not self._leaving:
@@ -184,16 +205,17 @@ class Agent:
         if now - self._beat >= self._orders.heartbeat_s:
             self._beat = now
             self._heartbeat()
-        if self._idle_told or self._ranks.running():
+        self._warm.keep_time(now)
+        if self._idle_told or self._pending or self._ranks.running():
             if self._kill_at is not None and now >= self._kill_at and self._ranks.running():
-                self._ranks.signal(signal.SIGKILL)
+                self._signal(signal.SIGKILL)
                 self._kill_at = now + KILL_AGAIN_S
             return
         self._end_the_rest(now)
 
     def _end_the_rest(self, now: float) -> None:
         """All ranks have ended; their own children follow, and the last log bytes."""
-        left = self._ranks.left()
+        left = self._ranks.left(self._warm.spare())
         if left:
             if self._kill_at is None:
                 processes.send(left, signal.SIGTERM)
@@ -290,6 +312,7 @@ class Agent:
 
     def _farewell(self) -> None:
         self._drop_ranks()
+        self._warm.close()
         if self._spool is not None:
             self._spool.remove()
         os.write(self._guardian_fd, b"bye\n")

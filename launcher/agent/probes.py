@@ -12,8 +12,9 @@ import selectors
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 from launcher.agent.processes import TOKEN_ENV
 
@@ -41,7 +42,7 @@ def survey(folders: List[str]) -> Dict[str, Any]:
         "hostname": socket.gethostname(),
         "names": addresses_of(socket.gethostname()),
         "devices": nvidia_smi(),
-        "processes": left_processes(),
+        "processes": left_processes(_command(os.getpid())[-1:]),
         "spools": left_spools(),
     }
 
@@ -116,9 +117,11 @@ def nvidia_smi() -> Optional[Dict[str, Any]]:
 # What an earlier run left.
 
 
-def left_processes() -> List[Dict[str, Any]]:
-    """Processes of this user that carry a run's token although no living agent is above them: pid, token, command."""
-    agent = _command(os.getpid())[-1:]  # the first stage, which every agent's command line ends with
+def left_processes(agent: List[bytes]) -> List[Dict[str, Any]]:
+    """Processes of this user that carry a run's token although no living agent is above them: pid, token, command.
+
+    agent: what every agent's command line ends with, the first stage.
+    """
     found: List[Dict[str, Any]] = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or len(found) == MAX_LEFTOVERS:
@@ -200,28 +203,44 @@ def _unowned(folder: str) -> bool:
 
 # Who reaches whom.
 
-_listening: List[socket.socket] = []
+_listening: List[Tuple[socket.socket, threading.Thread]] = []
 
 
 def listen(address: str, ports: List[int]) -> List[int]:
-    """Listen on `address` for the other nodes' `dial`: on each port, where 0 is one that the kernel picks.
-
-    Nobody accepts: that the kernel completes a connection is all that is asked.
-    """
+    """Listen on `address` for the other nodes' `dial`: on each port, where 0 is one that the kernel picks."""
     unlisten()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
-        _listening.append(listener)
-        listener.bind((address, port))
-        listener.listen(4096)
-    return [listener.getsockname()[1] for listener in _listening]
+        thread = threading.Thread(target=_accept, args=(listener,), daemon=True)
+        try:
+            listener.bind((address, port))
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+        thread.start()
+        _listening.append((listener, thread))
+    return [listener.getsockname()[1] for listener, _ in _listening]
+
+
+def _accept(listener: socket.socket) -> None:
+    """Take calls and hang up. Without it, hundreds of nodes would fill the kernel's queue (128 on older ones)."""
+    while True:
+        try:
+            call, _ = listener.accept()
+        except OSError:  # shut down by `unlisten`
+            return
+        call.close()
 
 
 def unlisten() -> bool:
-    """Close what `listen` opened."""
+    """Close what `listen` opened; no thread is left, since ranks are forked."""
     while _listening:
-        _listening.pop().close()
+        listener, thread = _listening.pop()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
     return True
 
 

@@ -26,28 +26,28 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def spawn(order: Dict[str, Any], log_fd: int, report_fd: int) -> "subprocess.Popen[bytes]":
-    """Start a rank in its own session and group, output into its log. Raises OSError when it cannot be started.
+def spawn(argv: List[str], env: Mapping[bytes, bytes], cwd: str, log_fd: int, kept_fd: int) -> int:
+    """Start a process in its own session and group, output into its log. Raises OSError when it cannot be started.
 
     argv and env go to the kernel as the bytes they were: no shell, no re-encoding by this machine's locale.
     """
-    env = rank_environment(os.environb, order)
-    env[REPORT_FD_ENV.encode()] = str(report_fd).encode()
     parent = os.getpid()
     try:
-        return subprocess.Popen(
-            [to_bytes(word) for word in order["argv"]],
+        process = subprocess.Popen(
+            [to_bytes(word) for word in argv],
             env=env,
-            cwd=to_bytes(order["cwd"]),
+            cwd=to_bytes(cwd),
             stdin=subprocess.DEVNULL,
             stdout=log_fd,
             stderr=log_fd,
-            pass_fds=(report_fd,),
+            pass_fds=(kept_fd,),
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
         )
     except (subprocess.SubprocessError, ValueError) as error:  # the child's half failed; a NUL in a word
         raise OSError(str(error)) from None
+    process.returncode = 0  # the agent waits for it itself
+    return process.pid
 
 
 def to_bytes(text: str) -> bytes:
@@ -62,11 +62,7 @@ def rank_environment(base: Mapping[bytes, bytes], order: Dict[str, Any]) -> Dict
     slots (places chosen of the node's). Without `devices`, slots index what the node's own CUDA_VISIBLE_DEVICES
     leaves visible; where all places are taken and no mask is set, none is set here either.
     """
-    env = {
-        k: v
-        for k, v in base.items()
-        if k not in _OTHERS and not k.startswith((b"TORCHELASTIC_", b"DISTPERF_"))
-    }
+    env = {k: v for k, v in base.items() if not is_of_a_rank(k)}
     for name, value in order.get("defaults", {}).items():
         env.setdefault(to_bytes(name), to_bytes(value))
     visible = visible_devices(
@@ -76,6 +72,16 @@ def rank_environment(base: Mapping[bytes, bytes], order: Dict[str, Any]) -> Dict
         env[b"CUDA_VISIBLE_DEVICES"] = visible
     env.update((to_bytes(name), to_bytes(value)) for name, value in order["env"].items())
     return env
+
+
+def is_of_a_rank(name: bytes) -> bool:
+    """Whether a variable says which rank of which run this is."""
+    return name in _OTHERS or name.startswith((b"TORCHELASTIC_", b"DISTPERF_"))
+
+
+def shared(env: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
+    """What is left of a rank's environment without the variables that make it this rank; the token stays."""
+    return {k: v for k, v in env.items() if not is_of_a_rank(k) or k == TOKEN_ENV.encode()}
 
 
 def visible_devices(mask: Optional[bytes], slots: List[int], devices: Optional[List[int]]) -> Optional[bytes]:

@@ -4,10 +4,10 @@ import errno
 import json
 import os
 import signal
-import subprocess
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from launcher.agent import processes
+from launcher.agent.nursery import Nursery
 from launcher.agent.spool import RankLog, Spool
 
 MAX_RECORD_BYTES = 1 << 20
@@ -16,8 +16,8 @@ MAX_RECORD_BYTES = 1 << 20
 class Rank:
     """One rank: its process, the read end of its report pipe, and its log."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", report_fd: int, log: RankLog) -> None:
-        self.process = process
+    def __init__(self, pid: int, report_fd: int, log: RankLog) -> None:
+        self.pid = pid
         self.report_fd = report_fd
         self.log = log
         self.ended = False
@@ -55,26 +55,38 @@ class Ranks:
         self.all: Dict[int, Rank] = {}
         self._token = token
 
-    def start(self, order: Dict[str, Any], spool: Spool) -> Rank:
-        """Start one rank. Raises OSError; nothing is left behind then."""
+    def start(self, order: Dict[str, Any], spool: Spool, nursery: Optional[Nursery] = None) -> Rank:
+        """Start one rank, from the nursery where it fits. Raises OSError; nothing is left behind then."""
         log = spool.open(self.attempt, order["rank"])
         order["env"]["TORCHELASTIC_ERROR_FILE"] = log.error_file
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         try:
-            process = processes.spawn(order, log.write_fd, write_end)
+            pid = self._new_process(order, log.write_fd, write_end, nursery)
         except OSError:
             os.close(read_end)
             log.close()
             raise
         finally:
             os.close(write_end)
-        rank = self.all[order["rank"]] = Rank(process, read_end, log)
+        rank = self.all[order["rank"]] = Rank(pid, read_end, log)
         return rank
+
+    def _new_process(
+        self, order: Dict[str, Any], log_fd: int, report_fd: int, nursery: Optional[Nursery]
+    ) -> int:
+        env = processes.rank_environment(os.environb, order)
+        if nursery is not None and nursery.fits(order, env):
+            try:
+                return nursery.fork(order["argv"], env, log_fd, report_fd)
+            except OSError as error:
+                nursery.give_up(str(error))
+        env[processes.REPORT_FD_ENV.encode()] = b"%d" % report_fd
+        return processes.spawn(order["argv"], env, order["cwd"], log_fd, report_fd)
 
     def reap(self) -> Iterator[Tuple[int, Optional[int], Optional[str]]]:
         """(rank, exit code, signal name) of each rank that has ended since the last call; adopted orphans vanish."""
-        by_pid = {rank.process.pid: number for number, rank in self.all.items()}
+        by_pid = {rank.pid: number for number, rank in self.all.items()}
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -86,9 +98,6 @@ class Ranks:
                 rank = self.all[by_pid[pid]]
                 rank.ended = True
                 code, name = meaning(status)
-                rank.process.returncode = (
-                    code if code is not None else -1
-                )  # subprocess must not wait for it again
                 yield by_pid[pid], code, name
 
     def running(self) -> List[Rank]:
@@ -96,13 +105,13 @@ class Ranks:
         return [rank for rank in self.all.values() if not rank.ended]
 
     def left(self, spare: Tuple[int, ...] = ()) -> List[int]:
-        """Pids of every process of the run that is still here, ranks' own children included."""
+        """Pids of every process of the attempt that is still here, ranks' own children included."""
         return processes.with_token(self._token, spare)
 
-    def signal(self, number: int) -> None:
-        """Signal every process of the run."""
-        leaders = [rank.process.pid for rank in self.running()]
-        others = [pid for pid in self.left() if processes.group(pid) not in leaders]
+    def signal(self, number: int, spare: Tuple[int, ...] = ()) -> None:
+        """Signal every process of the attempt."""
+        leaders = [rank.pid for rank in self.running()]
+        others = [pid for pid in self.left(spare) if processes.group(pid) not in leaders]
         for leader in leaders:
             processes.send_group(leader, number)
         processes.send(others, number)  # once each: a second SIGTERM can mean "at once" to a program

@@ -90,6 +90,13 @@ class Spool:
         """A fresh log. Raises OSError when the node's disk refuses."""
         return RankLog(self.folder, attempt, rank)
 
+    def put(self, name: str, text: str) -> str:
+        """A file of the agent's own; its path."""
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
         shutil.rmtree(self.folder, ignore_errors=True)

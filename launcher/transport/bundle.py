@@ -26,6 +26,9 @@ _MODULES = (
     "launcher.agent.facts",
     "launcher.agent.processes",
     "launcher.agent.spool",
+    "launcher.agent.forker",
+    "launcher.agent.nursery",
+    "launcher.agent.warm",
     "launcher.agent.ranks",
     "launcher.agent.probes",
     "launcher.agent.questions",
@@ -45,6 +48,8 @@ class Finder:
             return ModuleSpec(name, self, is_package=name in PACKAGES)
     def create_module(self, spec):
         return None
+    def get_source(self, name):
+        return SOURCES[name]
     def exec_module(self, module):
         exec(compile(SOURCES[module.__name__], module.__name__, "exec"), module.__dict__)
 sys.meta_path.insert(0, Finder())

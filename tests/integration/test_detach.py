@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -288,9 +289,9 @@ def test_a_dead_controller(folder):
     assert "is dead" in distperf(folder, "stop", run).stderr
     with pytest.raises(ConnectionRefusedError):
         control.ask(controller(folder, run)["socket"], "stop")
-    os.unlink(controller(folder, run)["socket"])
     assert gone(run, 10)
     assert "has ended (stopped)" in distperf(folder, "stop", detach(folder)).stderr
+    assert not os.path.exists(controller(folder, run)["socket"])
 
 
 def test_a_very_long_run_folder(folder):
@@ -308,6 +309,27 @@ def test_what_goes_wrong_before_is_told_in_the_foreground(folder):
     assert "127.0.0.1" in done.stderr
     assert done.stdout == ""
     assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(("how", "code"), [("\x03", 130), (signal.SIGTERM, 143)])
+def test_an_end_before_the_run_has_begun(folder, how, code):
+    """Ctrl-C, or SIGTERM for the process that was started, while a host keeps silent: nothing goes on behind it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (folder / "hosts").write_text(f"127.0.0.1 port={silent.getsockname()[1]} slots=1\n")
+        terminal = Terminal(
+            folder, DISTPERF, "launch", "--detach", "--script", "lines.py", "--hosts", "hosts"
+        )
+        connection, _ = silent.accept()
+        children = psutil.Process(terminal.process.pid).children()
+        if isinstance(how, str):
+            terminal.type(how)
+        else:
+            terminal.process.send_signal(how)
+        assert terminal.code() == code
+        terminal.close()
+        connection.close()
+    assert len(children) == 1
+    assert not children[0].is_running()
 
 
 def test_ctrl_c_without_a_terminal_detaches(folder):

@@ -35,6 +35,16 @@ def test_ask_and_answer(folder, tmp_path):
         control.ask(path, "stop")
 
 
+def test_sockets_of_the_dead_are_removed(folder, tmp_path):
+    """The next controller of the user clears away what a killed one has left, and leaves living ones alone."""
+    with control.listening(tmp_path / "alive", pong, folder) as alive:
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(os.fspath(folder / "dead"))
+        with control.listening(tmp_path / "run", pong, folder) as path:
+            assert sorted(map(os.fspath, folder.iterdir())) == sorted([alive, path])
+            assert control.ask(alive, "ping") == control.ask(path, "ping") == {"did": "ping"}
+
+
 def test_only_the_user_can_get_at_it(folder, tmp_path):
     """Folder 0700 and socket 0600, whatever the umask."""
     before = os.umask(0)

@@ -27,7 +27,11 @@ def test_cause(seen, cause, message):
     found = explain(**seen)
     assert (found.cause, found.message) == (cause, message)
     assert (found.host, found.rank, found.pid, found.attempt, found.step) == ("gpu-b", 3, 77, 2, 12)
-    assert (found.exit_code, found.signal, found.log_tail) == (seen.get("code"), seen.get("signal"), "last words")
+    assert (found.exit_code, found.signal, found.log_tail) == (
+        seen.get("code"),
+        seen.get("signal"),
+        "last words",
+    )
 
 
 def test_sigkill_says_memory():
@@ -48,5 +52,10 @@ def test_final_errors_are_not_retried(kind):
 def test_lost_node():
     """A lost node is a failure of its own, of no rank."""
     found = failure.of_node(NodeLost(1.0, "gpu-b", "the connection ended"), 2, 5)
-    assert (found.cause, found.host, found.rank, found.message) == ("node_lost", "gpu-b", None, "the connection ended")
+    assert (found.cause, found.host, found.rank, found.message) == (
+        "node_lost",
+        "gpu-b",
+        None,
+        "the connection ended",
+    )
     assert (found.attempt, found.step, found.retry) == (2, 5, True)

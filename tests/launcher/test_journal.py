@@ -35,7 +35,12 @@ def test_replay(run):
         events.Progressed(1.0, 1, {"0": 4}), events.RankExited(2.0, 1, 0, 3, None, "", None),
     )  # fmt: skip
     state = replay(run)
-    assert (state.state, state.attempt, state.ranks[0].step, state.first_failure.exit_code) == ("stopping", 1, 4, 3)
+    assert (state.state, state.attempt, state.ranks[0].step, state.first_failure.exit_code) == (
+        "stopping",
+        1,
+        4,
+        3,
+    )
 
 
 def test_a_cut_last_line_is_left_out(run):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs import MAX_LINE_BYTES, LogFiles, Lines, prefix, printable, printable_lines
+from launcher.logs import MAX_LINE_BYTES, Lines, LogFiles, prefix, printable, printable_lines
 from launcher.rundir import RunDir
 
 
@@ -82,7 +82,11 @@ def test_a_line_in_pieces_is_whole():
         assert lines(data[:cut], data[cut:], rest=False) == ["a日本b"]
 
 
-@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"\x1b[", b"\x1b]", b"\r", b"\n", b"\xc2\x9b"]), max_size=12))
+@given(
+    st.lists(
+        st.binary(max_size=60) | st.sampled_from([b"\x1b[", b"\x1b]", b"\r", b"\n", b"\xc2\x9b"]), max_size=12
+    )
+)
 def test_any_bytes(pieces):
     """Whatever a rank writes, nothing raises and no control character comes out."""
     for line in lines(*pieces):

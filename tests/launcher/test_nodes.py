@@ -6,7 +6,7 @@ from fakes import FakeTransport, ScriptedAgent
 from launcher import protocol
 from launcher.errors import AuthFailed, ConnectFailed, PreflightError, TransportError
 from launcher.hostfile import Host
-from launcher.nodes import Nodes, together
+from launcher.nodes import Nodes, Unanswered, together
 from launcher.transport.channel import Closed
 
 A, B = Host("a", (0,)), Host("b", (0,))
@@ -39,7 +39,7 @@ def test_what_else_arrives_is_kept_in_order(pair):
 
 def test_the_end_of_a_host_that_was_not_asked(pair):
     """It does not spoil the answer, and it is told afterwards."""
-    nodes, a, b = pair
+    nodes, _a, b = pair
     b.stream.end("cut")
     assert nodes.ask({"a": ("pick_port", {})}) == {"a": 12345}
     assert nodes.next(5.0) == ("b", Closed("cut"))
@@ -64,6 +64,30 @@ def test_silence_and_refusal(pair):
         nodes.ask({"a": ("pick_port", {})})
 
 
+def test_gather_goes_on_without_the_missing(pair):
+    """A refusal and the end of a host stand for their answers; one that is gone is not waited for."""
+    nodes, a, b = pair
+    usual = a._react
+    a._react = lambda message: (
+        a.stream.say(protocol.Answer(message.id, None, "disk full"))
+        if isinstance(message, protocol.Ask)
+        else usual(message)
+    )
+    b._react = lambda message: b.stream.end("cut")
+    questions = {"a": ("pick_port", {}), "b": ("pick_port", {})}
+    refused = Unanswered("disk full", lost=False)
+    assert nodes.gather(questions) == {"a": refused, "b": Unanswered("cut", lost=True)}
+    assert nodes.gather(questions) == {"a": refused, "b": Unanswered("its agent is gone", lost=True)}
+
+
+def test_open_each_keeps_the_others():
+    """A host that cannot be opened is told with its error; the others answer."""
+    nodes = Nodes(FakeTransport(a=[ScriptedAgent()], b=[]))
+    assert list(nodes.open_each([A, B])) == ["b"]
+    assert nodes.ask({"a": ("pick_port", {})}) == {"a": 12345}
+    nodes.close(wait_s=1.0)
+
+
 def test_one_failure_closes_the_rest():
     """When a host cannot be opened, the others' agents are sent away again."""
     agent = ScriptedAgent()
@@ -76,7 +100,7 @@ def test_one_failure_closes_the_rest():
 
 def test_dropped_hosts_are_told_nothing(pair):
     """A host that was dropped gets no messages, and its end is not news."""
-    nodes, a, _ = pair
+    nodes, _a, _ = pair
     nodes.drop("a")
     nodes.tell("a", protocol.Ping(0))
     nodes.drop("a")

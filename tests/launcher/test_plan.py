@@ -7,15 +7,23 @@ from hypothesis import strategies as st
 
 from launcher.errors import PlacementError
 from launcher.hostfile import Host
-from launcher.plan import Attempt, NodeFacts, Program, default_env, fill_slots, label, node_token, orders, place
+from launcher.plan import (
+    Attempt,
+    NodeFacts,
+    Program,
+    default_env,
+    fill_slots,
+    label,
+    node_token,
+    orders,
+    place,
+)
 
 PROGRAM = Program(("train.py",), "run-1", "token", "/work", {"A": "1", "KEY": "secret"})
 ATTEMPT = Attempt(2, "192.0.2.1", 12345, 3)
 FACTS = NodeFacts("/usr/bin/python3", "192.0.2.1", "eth0")
 TORCHRUN = set(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
-    "MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID "
-    "TORCHELASTIC_USE_AGENT_STORE".split()
+    ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"]  # noqa: E501
 )  # TORCHELASTIC_ERROR_FILE is the agent's to set
 
 
@@ -24,7 +32,9 @@ def host(name, count, **more):
 
 
 def placed(*counts):
-    return place(tuple(host(f"h{i}", count) for i, count in enumerate(counts)), lambda rank: {"dp_shard": rank})
+    return place(
+        tuple(host(f"h{i}", count) for i, count in enumerate(counts)), lambda rank: {"dp_shard": rank}
+    )
 
 
 def all_orders(placement):
@@ -83,7 +93,9 @@ def test_interface_defaults():
     placement = placed(1)
     env = default_env(placement, placement.ranks[0], FACTS)
     assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert "GLOO_SOCKET_IFNAME" not in default_env(placement, placement.ranks[0], replace(FACTS, interface=None))
+    assert "GLOO_SOCKET_IFNAME" not in default_env(
+        placement, placement.ranks[0], replace(FACTS, interface=None)
+    )
 
 
 def test_secrets_are_not_shown():

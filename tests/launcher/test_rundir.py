@@ -36,7 +36,7 @@ def test_create(tmp_path):
 def test_create_refused(tmp_path):
     """A disk that refuses is told with the path; an existing run is never taken over."""
     make(tmp_path, "a")
-    with pytest.raises(RunFolderError, match="cannot make the run folder .*a: File exists"):
+    with pytest.raises(RunFolderError, match=r"cannot make the run folder .*a: File exists"):
         RunDir(tmp_path / "a").create()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError):
@@ -69,7 +69,9 @@ def test_odd_names(tmp_path, name):
     assert [r.run_id for r in all_runs(tmp_path)] == [name]
 
 
-@pytest.mark.parametrize("name", ["nobody", "", ".", "..", "/", "a\0b", "x" * 5000, "file", "*"], ids=lambda name: name[:9])
+@pytest.mark.parametrize(
+    "name", ["nobody", "", ".", "..", "/", "a\0b", "x" * 5000, "file", "*"], ids=lambda name: name[:9]
+)
 def test_no_such_run(tmp_path, name):
     """What names no run is a usage error, whatever it is."""
     (tmp_path / "file").write_text("")
@@ -109,5 +111,5 @@ def test_write_atomic(tmp_path):
     write_atomic(tmp_path / "a", "x\udcff日")
     assert (tmp_path / "a").read_bytes() == b"x\xff\xe6\x97\xa5"
     assert os.listdir(tmp_path) == ["a"]
-    with pytest.raises(RunFolderError, match="cannot write .*none/a"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*none/a"):
         write_atomic(tmp_path / "none" / "a", "x")

@@ -35,7 +35,9 @@ def created(ranks=4, **policy):
         {"rank": r, "local_rank": r % 2, "host": HOSTS[r // 2], "node_rank": r // 2, "coordinates": {}}
         for r in range(ranks)
     ]
-    return RunCreated(0.0, "run", "run", 10, placed, {**POLICY, **policy}, {"host": "c", "pid": 1, "created": 0.0}, "0")
+    return RunCreated(
+        0.0, "run", "run", 10, placed, {**POLICY, **policy}, {"host": "c", "pid": 1, "created": 0.0}, "0"
+    )
 
 
 class Run:
@@ -176,12 +178,22 @@ def test_restart_only_when_all_is_idle():
     run = Run().start()
     run.exit(0)
     assert run.idle("a") == []
-    (write,) = run.idle("b")
+    write, begun, pick = run.idle("b")
     assert isinstance(write.event, Restarting)
+    assert (begun, pick) == (Write(AttemptBegan(run.state.t, 2)), PickPort())
+    assert (run.state.state, run.state.attempt, run.state.failure) == ("starting", 2, None)
+
+
+def test_a_wait_before_a_restart_is_kept():
+    """restarting -> starting when the wait is over, and not before."""
+    run = Run(max_restarts=9).start()
+    run.exit(0)
+    run.idle()
+    run.start().exit(0)
+    run.idle()
     assert run.state.state == "restarting"
     assert run.send(Tick, dt=run.state.restart_at - run.state.t - 0.01) == ()
-    assert run.send(Tick, dt=0.02) == (Write(AttemptBegan(run.state.t, 2)), PickPort())
-    assert (run.state.state, run.state.attempt, run.state.failure) == ("starting", 2, None)
+    assert run.send(Tick, dt=0.02) == (Write(AttemptBegan(run.state.t, 3)), PickPort())
 
 
 def test_budget_used_up_is_failed():
@@ -194,15 +206,14 @@ def test_budget_used_up_is_failed():
 
 
 def test_progress_makes_a_restart_free_of_wait():
-    """An attempt that got further than any before is followed at once; one that did not, after a wait."""
+    """An attempt that got further than any before is followed at once; the second that did not, after a wait."""
     run = Run(max_restarts=9).start()
     run.send(Progressed, {"0-3": 5})
     run.exit(0)
-    run.idle()
-    assert run.state.restart_at == run.state.t
-    run.send(Tick)
-    run.start().send(Progressed, {"0-3": 5})
-    run.exit(0)
+    assert run.idle()[-2:] == [Write(AttemptBegan(run.state.t, 2)), PickPort()]
+    run.start().exit(0)
+    assert run.idle()[-1] == PickPort()
+    run.start().exit(0)
     run.idle()
     assert run.state.restart_at == pytest.approx(run.state.t + 1.0)
 
@@ -246,8 +257,10 @@ def test_lost_node_that_stays_away_ends_the_run():
 
 def test_node_lost_while_a_restart_waits_is_reopened():
     """A second loss during the wait does not leave the run waiting for ever."""
-    run = Run().start()
+    run = Run(max_restarts=9).start()
     run.exit(0)
+    run.idle()
+    run.start().exit(0)
     run.idle()
     assert run.send(NodeLost, "a", "cut") == (Reopen("a"),)
     run.send(Tick, dt=9.0)
@@ -386,7 +399,12 @@ EDGES = {
 hosts, ranks = st.sampled_from(HOSTS), st.integers(0, 3)
 signals = st.none() | st.sampled_from(["SIGKILL", "SIGTERM"])
 records = st.sampled_from(
-    [{"kind": "done"}, {"kind": "error", "type": "DataError", "message": ""}, {"kind": "phase"}, {"kind": "x"}]
+    [
+        {"kind": "done"},
+        {"kind": "error", "type": "DataError", "message": ""},
+        {"kind": "phase"},
+        {"kind": "x"},
+    ]
 )
 occurrences = st.one_of(
     st.just((PortPicked, "x", 1)),
@@ -406,7 +424,9 @@ occurrences = st.one_of(
     st.just((Noted, "note")),
 )
 sequences = st.lists(
-    st.tuples(occurrences, st.sampled_from([0.0, 0.1, 1.0, 5.0, 60.0]), st.sampled_from([None] * 5 + [0, 1, 2])),
+    st.tuples(
+        occurrences, st.sampled_from([0.0, 0.1, 1.0, 5.0, 60.0]), st.sampled_from([None] * 5 + [0, 1, 2])
+    ),
     max_size=60,
 )
 
@@ -428,7 +448,11 @@ def test_any_sequence_of_events(sequence, script, max_restarts):
         for host in HOSTS:
             run.idle(host)
         assert run.state.exit_code == (143 if run.state.interrupted == "SIGTERM" else 130)
-    began = [action for action in run.actions if isinstance(action, Write) and isinstance(action.event, AttemptBegan)]
+    began = [
+        action
+        for action in run.actions
+        if isinstance(action, Write) and isinstance(action.event, AttemptBegan)
+    ]
     assert [action.event.attempt for action in began] == list(range(1, len(began) + 1))
     assert len(began) <= max_restarts + 1
     assert sum(isinstance(action, Finish) for action in run.actions) == 1

@@ -14,7 +14,8 @@ def test_seconds(value, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3.4 * 2**20, "3.4 MiB"), (2**50, "1024.0 TiB")]
+    ("value", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3.4 * 2**20, "3.4 MiB"), (2**50, "1024.0 TiB")],
 )
 def test_size(value, text):
     """Bytes in binary units."""

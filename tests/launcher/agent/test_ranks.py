@@ -1,5 +1,6 @@
 """Ranks of a real agent: what reaches them, how they end, what is left."""
 
+import itertools
 import json
 import os
 import signal
@@ -23,8 +24,8 @@ for name in ("cmdline", "environ"):
     sys.stdout.buffer.write(b"%08d" % len(data) + data)
 """
 VALUES = {
-    "PARENS": "64(x2)", "SPACE": "a b", "QUOTES": 'a"b it\'s', "SHELL": "$HOME `id` ; * \\ | & < > # ! ~", "UNICODE": "日本",
-    "EMPTY": "", "LINES": "a\nb\r\n\tc", "BIG": "x" * 100_000, "BYTES": b"\xff\xfe\x80".decode("utf-8", "surrogateescape"),
+    "PARENS": "64(x2)", "SPACE": "a b", "QUOTES": 'a"b it\'s', "SHELL": "$HOME `id` ; * \\ | & < > # ! ~", "UNICODE": "日本",  # noqa: E501
+    "EMPTY": "", "LINES": "a\nb\r\n\tc", "BIG": "x" * 100_000, "BYTES": b"\xff\xfe\x80".decode("utf-8", "surrogateescape"),  # noqa: E501
 }  # fmt: skip
 
 
@@ -266,7 +267,7 @@ def test_50_mb_in_order_while_the_agent_beats():
             assert piece.offset == offset
             offset += len(piece.data)
         beats = [t for t, message in agent.seen if isinstance(message, Heartbeat)]
-        assert max((b - a for a, b in zip(beats, beats[1:], strict=False)), default=0.0) < 1.5
+        assert max((b - a for a, b in itertools.pairwise(beats)), default=0.0) < 1.5
 
 
 def test_a_writer_ahead_of_us_can_be_stopped():

@@ -92,12 +92,12 @@ def ended(process):
 
 def test_version_and_help_are_quick(cli):
     """Neither imports what it does not need."""
-    began = time.monotonic()
+    began = os.times().children_user
     assert cli("--version").stdout == f"distperf {__version__}\n"
     done = cli("launch", "--help")
     assert "--dry-run" in done.stdout
-    assert time.monotonic() - began < 4.0
-    code = "import sys, launcher.cli.main; print(sorted({'torch', 'numpy', 'paramiko', 'rich', 'pydantic'} & set(sys.modules)))"
+    assert os.times().children_user - began < 2.0  # of CPU: a busy machine does not count
+    code = "import sys, launcher.cli.main; print(sorted({'torch', 'numpy', 'paramiko', 'rich', 'pydantic'} & set(sys.modules)))"  # noqa: E501
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         == "[]\n"
@@ -188,7 +188,7 @@ def test_a_run_from_beginning_to_end(cli):
     """Two ranks do their work: 0, logs kept to the byte, and status, ps and logs tell of it."""
     script = write(
         cli,
-        "import os, sys\nsys.stdout.buffer.write(b'rank ' + os.environb[b'RANK'] + b' \\xff' + sys.argv[1].encode() + b'\\n')",
+        "import os, sys\nsys.stdout.buffer.write(b'rank ' + os.environb[b'RANK'] + b' \\xff' + sys.argv[1].encode() + b'\\n')",  # noqa: E501
     )
     done = cli("launch", "--script", script, "--nproc", 2, "--", "--lr=1", errors="replace")
     assert done.returncode == 0, done.stderr
@@ -336,7 +336,7 @@ def test_restart(cli):
     """A rank that fails once is started again under the same run; both attempts' logs are kept."""
     script = write(
         cli,
-        "import os\nprint('attempt', os.environ['DISTPERF_ATTEMPT'])\nraise SystemExit(os.environ['DISTPERF_ATTEMPT'] == '1')",
+        "import os\nprint('attempt', os.environ['DISTPERF_ATTEMPT'])\nraise SystemExit(os.environ['DISTPERF_ATTEMPT'] == '1')",  # noqa: E501
     )
     done = cli("launch", "--script", script, "--nproc", 1)
     assert done.returncode == 0
@@ -350,9 +350,9 @@ def test_restart(cli):
 def test_stdin_is_left_alone(cli):
     """B23: in a shell loop that reads hosts, every iteration runs."""
     write(cli, "print('ran')")
-    loop = f'printf "a\\nb\\n" | while read h; do {sys.executable} -m launcher launch --script {cli.name}.py --nproc 1; echo "did $h"; done'
+    loop = f'printf "a\\nb\\n" | while read h; do {sys.executable} -m launcher launch --script {cli.name}.py --nproc 1; echo "did $h"; done'  # noqa: E501
     done = subprocess.run(
-        ["sh", "-c", loop], cwd=cli.folder, env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, timeout=LIMIT_S
+        ["sh", "-c", loop], cwd=cli.folder, env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, timeout=LIMIT_S  # noqa: E501
     )  # fmt: skip
     assert "did a" in done.stdout
     assert "did b" in done.stdout
@@ -364,11 +364,11 @@ def test_a_reader_that_leaves(cli, redirect):
     """`| head -1`: the run goes on to its end and keeps its exit code, without a traceback."""
     write(
         cli,
-        "import time\nfor n in range(50):\n    print('line', n, flush=True)\n    time.sleep(0.01)\nopen('whole', 'w')\nraise SystemExit(5)",
+        "import time\nfor n in range(50):\n    print('line', n, flush=True)\n    time.sleep(0.01)\nopen('whole', 'w')\nraise SystemExit(5)",  # noqa: E501
     )
-    line = f"({sys.executable} -m launcher launch --script {cli.name}.py --nproc 1 --set launch.max_restarts=0 {redirect}; echo $? >code) | head -1"
+    line = f"({sys.executable} -m launcher launch --script {cli.name}.py --nproc 1 --set launch.max_restarts=0 {redirect}; echo $? >code) | head -1"  # noqa: E501
     done = subprocess.run(
-        ["sh", "-c", line], cwd=cli.folder, env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, timeout=LIMIT_S
+        ["sh", "-c", line], cwd=cli.folder, env={**os.environ, "PYTHONPATH": os.getcwd()}, capture_output=True, text=True, timeout=LIMIT_S  # noqa: E501
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr

@@ -29,7 +29,7 @@ def test_payload_says_its_length():
 
 def test_size_budget():
     """The agent stays small: it is sent to every node at every launch."""
-    assert len(bundle.payload()) < 20_000
+    assert len(bundle.payload()) < 32_000
 
 
 def test_all_agent_modules_are_shipped():
@@ -63,7 +63,7 @@ def test_standard_library_only(module):
 def test_no_secret_of_the_node_is_needed(tmp_path):
     """The first stage starts in an empty environment, in any folder, and ends quietly when nobody speaks."""
     done = subprocess.run(
-        bundle.argv(sys.executable), input=bundle.payload() + b"0" * 32, env={}, cwd=tmp_path, capture_output=True, timeout=20
+        bundle.argv(sys.executable), input=bundle.payload() + b"0" * 32, env={}, cwd=tmp_path, capture_output=True, timeout=20  # noqa: E501
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stderr == b""

@@ -41,7 +41,9 @@ def test_greets_through_noise():
 
 def test_noise_and_no_agent():
     """A peer that only talks: the error holds what it printed and why it ended."""
-    link, _ = channel(Peer(b"This account is ", b"currently not available.\n", why="the command ended with status 1"))
+    link, _ = channel(
+        Peer(b"This account is ", b"currently not available.\n", why="the command ended with status 1")
+    )
     with pytest.raises(BootstrapFailed) as caught:
         link.greet()
     assert caught.value.host == "gpu-a"
@@ -52,7 +54,9 @@ def test_noise_and_no_agent():
 def test_ends_at_once():
     """Status and stderr of a peer that ends without a word are in the error."""
     link, _ = channel(Peer(why="ended with status 127: sh: python3: not found"))
-    with pytest.raises(BootstrapFailed, match=r"gpu-a: could not start python3 there.*127.*python3: not found"):
+    with pytest.raises(
+        BootstrapFailed, match=r"gpu-a: could not start python3 there.*127.*python3: not found"
+    ):
         link.greet()
 
 
