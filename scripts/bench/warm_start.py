@@ -108,13 +108,15 @@ class Run:
         self.folder.cleanup()
 
     def _kill(self) -> None:
-        pids = {int(line[4]) for line in self.lines() if len(line) == 5}
+        """End it and what it leaves: ranks outlive a killed torchrun, and are known by this run's environment."""
         self.process.kill()
         self.process.wait()
-        for pid in pids:
+        mark = f"BENCH_OUT={self.out}".encode()
+        for name in filter(str.isdigit, os.listdir("/proc")):
             try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+                if mark in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                    os.kill(int(name), signal.SIGKILL)
+            except OSError:  # ended meanwhile, or another user's
                 continue
 
 

@@ -6,11 +6,9 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 
 import pytest
-
 from integration.launches import RECIPE, distperf, gone, metrics, processes_of, start
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
@@ -269,14 +267,15 @@ def test_interpreter_that_is_not_there_is_refused(place):
 
 
 def pid_here(rank, run):
-    """The rank's pid as this machine sees it: agents tell pids of their own namespace."""
-    wanted = f"RANK={rank['rank']}".encode()
+    """The rank's pid as this machine sees it: agents tell pids of their own namespace.
+
+    Of a forked rank, /proc shows the environment of the process that it was forked from: the node's token, no RANK.
+    """
+    token = f"-{rank['node_rank']}\0".encode()
     for pid in processes_of(run.token()):
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            words = file.read().split(b"\0")
-        main = subprocess.run(
-            ["ps", "-o", "sid=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        if wanted in words and main.stdout.strip() == str(pid):
+        with open(f"/proc/{pid}/status") as status, open(f"/proc/{pid}/environ", "rb") as environ:
+            inner = next(line.split()[-1] for line in status if line.startswith("NSpid:"))
+            at = environ.read().partition(b"DISTPERF_JOB_TOKEN=")[2]
+        if inner == str(rank["pid"]) and at[: at.index(b"\0") + 1].endswith(token):
             return pid
     raise AssertionError(f"no process of rank {rank['rank']}")
