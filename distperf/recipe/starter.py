@@ -52,6 +52,7 @@ launch:
   heartbeat_timeout_s: 10
   lease_s: 25                   # without the controller for this long, a node ends its ranks
   grace_s: 30                   # between SIGTERM and SIGKILL
+  warm_start: auto              # one process a node imports torch and forks the ranks
   env: {}                       # NAME: value, for every rank
   env_secret: []                # names taken from your environment and never written anywhere
   python: auto
