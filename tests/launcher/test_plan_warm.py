@@ -26,7 +26,7 @@ def test_auto_forks_where_it_pays():
 
 
 def test_true_asks_nothing_of_the_script():
-    """warm_start: true: a single rank is forked as well, and torch needs no mention; auto wants a line that imports it."""
+    """warm_start: true: a single rank is forked too, and torch needs no mention; auto wants an import of it."""
     assert planned(setting=True, ranks=1, max_restarts=0)["wait"]
     assert planned(setting=True)["modules"]["torch"] == ""
     assert planned()["modules"]["torch"] != ""
