@@ -23,7 +23,7 @@ from distperf.recipe.resolve import resolve
 from distperf.recipe.runspec import RunSpec, to_json
 from distperf.recipe.schema import Recipe
 from distperf.version import __version__
-from launcher import control, events, filters
+from launcher import control, events, filters, words
 from launcher.agent.facts import count_devices
 from launcher.checks import MODULES, Needs
 from launcher.console import Console
@@ -278,11 +278,12 @@ def _control_socket(run: RunDir, nodes: Nodes, say: Callable[[str], None]) -> It
 def describe(planned: Planned) -> str:
     """One line: how many ranks on how many nodes, and what is trained how."""
     placement, spec = planned.placement, planned.spec
-    where = f"{placement.world_size} ranks on {', '.join(label(node.host) for node in placement.nodes[:4])}"
+    hosts = ", ".join(label(node.host) for node in placement.nodes[:4])
+    where = f"{words.plural(placement.world_size, 'rank')} on {hosts}"
     if len(placement.nodes) > 4:
         where += f" and {len(placement.nodes) - 4} more nodes"
     if spec is None:
-        return f"{where}, {planned.program.args[0]} (reports no steps of its own: not watched for stalls)"
+        return f"{where}, {planned.program.args[0]}"
     return f"{where}, ZeRO-{spec.parallel.zero}, {spec.precision}, {spec.train.steps} steps"
 
 

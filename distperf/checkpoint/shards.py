@@ -7,6 +7,7 @@ makes DCP's metadata from these descriptions. What lies on disk is a plain DCP c
 
 from __future__ import annotations
 
+import enum
 import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,6 +180,15 @@ class _SafeReader(FileSystemReader):
         return metadata
 
 
+def _enum_member(cls: type[enum.Enum], name: str) -> enum.Enum:
+    """What getattr is in a pickle of some Python releases (3.11.2 for one): a member of an enumeration, no more."""
+    if not (isinstance(cls, type) and issubclass(cls, enum.Enum)):
+        raise pickle.UnpicklingError(
+            f"checkpoint metadata takes {name!r} from {cls!r}, which no checkpoint needs"
+        )
+    return cls[name]
+
+
 class _MetadataUnpickler(pickle.Unpickler):
     _ALLOWED = {
         "torch": {"Size", "float32", "float16", "bfloat16", "float64"},
@@ -198,6 +208,8 @@ class _MetadataUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         if name not in self._ALLOWED.get(module, ()):
             raise pickle.UnpicklingError(
                 f"checkpoint metadata names {module}.{name}, which no checkpoint needs"

@@ -55,7 +55,8 @@ class LaunchSection(Section):
         "enough for a link to come back, short enough that no rank is left behind for long.",
     )
     grace_s: Annotated[float, number(least=0)] = Field(
-        default=30.0, description="Seconds between SIGTERM and SIGKILL: time to finish a step and save."
+        default=30.0,
+        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. The bundled runtime leaves at once.",
     )
     warm_start: Annotated[bool | Auto, or_auto(flag())] = Field(
         default="auto",

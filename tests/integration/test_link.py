@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-
 from integration.launches import gone, start
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow]

@@ -29,7 +29,7 @@ def test_budget(attempt, max_restarts, fruitless):
 
 
 def test_backoff_grows_with_fruitless_attempts():
-    """At once after an attempt that moved on, and the first time that one did not; then 1 s, ... while nothing moves."""
+    """At once after an attempt that moved on, and the first time one did not; then 1 s, ... while nothing moves."""
     assert [decide(state(fruitless=n)).wait_s for n in range(MAX_FRUITLESS)] == [0.0, 0.0, 1.0]
 
 

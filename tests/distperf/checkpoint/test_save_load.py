@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pickle
@@ -9,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from torch import Tensor
 from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.manifest import Origin, list_checkpoints
 from distperf.checkpoint.save import CheckpointWriter, Saved
+from distperf.checkpoint.shards import _MetadataUnpickler
 from distperf.errors import CheckpointError
 from distperf.parallel.pieces import OwnedTensor, pieces_of
 
@@ -154,6 +157,17 @@ def test_a_tensor_of_another_shape_or_name_is_refused_naming_both(copy, alone):
     ):
         with pytest.raises(CheckpointError, match=said):
             load(found, {name: OwnedTensor(shape, torch.float32, ())})
+
+
+@pytest.mark.parametrize(
+    ("member", "found"),
+    [("_MEM_FORMAT_ENCODING\nVTORCH_PRESERVE_FORMAT", True), ("Metadata\nV__init__", False)],
+)
+def test_enumerations_as_some_pythons_pickle_them(member, found):
+    """Python 3.11.2 (Debian 12's) writes a member of an enumeration as a getattr: that is read, any other is not."""
+    text = f"cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\n{member}\ntR."
+    with nullcontext() if found else pytest.raises(pickle.UnpicklingError, match="no checkpoint needs"):
+        assert _MetadataUnpickler(io.BytesIO(text.encode())).load().name == "TORCH_PRESERVE_FORMAT"
 
 
 def test_metadata_that_names_code_runs_none(copy, alone):

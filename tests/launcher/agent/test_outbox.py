@@ -55,7 +55,7 @@ def test_a_flush_is_bounded(pipe):
 
 
 def test_nobody_reads(pipe):
-    """A broken pipe is a lost link: what must not be lost is kept for the next one, in order, and only what it lacks."""
+    """A broken pipe is a lost link: what must not be lost waits for the next one, in order, and only what it lacks."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     outbox = Outbox(write_end, lambda: None)
