@@ -128,10 +128,11 @@ def test_stopping_leaves_no_process_on_any_node(place, how):
 
 
 def test_controller_killed_leaves_nothing(place):
-    """SIGKILL of the controller: the nodes' agents see the end of their link and end the ranks; status says lost."""
+    """SIGKILL of the controller: after their lease the nodes' agents end the ranks; status says lost at once."""
     run = start(
-        place, "recipe.yaml", "--hosts", "hosts", "--set", "train.steps=4000", "--set", "launch.grace_s=2"
-    )
+        place, "recipe.yaml", "--hosts", "hosts", "--set", "train.steps=4000", "--set",
+        "launch={grace_s: 2, lease_s: 3, heartbeat_timeout_s: 2}",
+    )  # fmt: skip
     run.until(lambda s: s["metrics"].get("step", 0) >= 2)
     run.process.kill()
     run.process.communicate()
