@@ -56,7 +56,8 @@ class LaunchSection(Section):
     )
     grace_s: Annotated[float, number(least=0)] = Field(
         default=30.0,
-        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. The bundled runtime leaves at once.",
+        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. The bundled runtime "
+        "leaves at once.",
     )
     warm_start: Annotated[bool | Auto, or_auto(flag())] = Field(
         default="auto",
