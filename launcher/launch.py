@@ -13,10 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from distperf import contract
-from distperf.checkpoint.manifest import MANIFEST
 from distperf.recipe.load import dump_recipe, load_recipe, script_recipe
 from distperf.recipe.mesh import MeshShape
 from distperf.recipe.resolve import resolve
@@ -31,6 +28,7 @@ from launcher.controller import Controller, Order
 from launcher.detach import Leave, farewell
 from launcher.errors import UsageError
 from launcher.hostfile import Host, load_hostfile, local_hostfile
+from launcher.lifetime import started_at
 from launcher.nodes import Nodes
 from launcher.plan import TRAINING, NodeFacts, Placement, Program, fill_slots, label, place
 from launcher.prepare import prepare
@@ -129,6 +127,8 @@ def find_checkpoint(resume: str | None, runs: Path) -> str:
     """The folder that --resume names: a checkpoint, a folder of them, or a run's. Raises UsageError."""
     if resume is None:
         return ""
+    from distperf.checkpoint.manifest import MANIFEST
+
     path = Path(resume)
     if (path / MANIFEST).exists() or (path.is_dir() and any(path.glob(f"step-*/{MANIFEST}"))):
         return str(path.absolute())
@@ -316,11 +316,10 @@ def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
         {key: value for key, value in asdict(rank).items() if key != "slot"}
         for rank in planned.placement.ranks
     ]
-    process = psutil.Process()
     controller = {
         "host": socket.gethostname(),
-        "pid": process.pid,
-        "created": process.create_time(),
+        "pid": os.getpid(),
+        "created": started_at(os.getpid()),
         "socket": control_socket,
     }
     return events.RunCreated(

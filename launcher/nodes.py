@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +61,8 @@ class Nodes:
     def open_each(self, hosts: Iterable[Host]) -> dict[str, TransportError]:
         """Start an agent on every host that lets us, many at once; why not, for each of the others."""
         hosts = list(hosts)
-        with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
-            errors = zip(hosts, pool.map(self._try_open, hosts), strict=True)
-            return {label(host): error for host, error in errors if error is not None}
+        errors = map(self._try_open, hosts) if len(hosts) == 1 else _at_once(self._try_open, hosts)
+        return {label(host): error for host, error in zip(hosts, errors, strict=True) if error is not None}
 
     def open(self, host: Host) -> None:
         """Start a fresh agent on one host. Raises TransportError."""
@@ -232,6 +230,15 @@ class Nodes:
         if isinstance(message, Closed) and self._channels.get(channel.host) is not channel:
             return  # of a channel that has been replaced
         self.inbox.put((channel.host, message))
+
+
+def _at_once(
+    work: Callable[[Host], TransportError | None], hosts: list[Host]
+) -> Iterable[TransportError | None]:
+    from concurrent.futures import ThreadPoolExecutor  # an import that a run on one host does without
+
+    with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
+        return list(pool.map(work, hosts))
 
 
 def together(failures: list[TransportError]) -> TransportError:

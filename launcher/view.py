@@ -7,10 +7,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import psutil
-
 from launcher import report, words
 from launcher.journal import last_metrics, read_lines, replay
+from launcher.lifetime import SAME_S, started_at
 from launcher.logs import printable_lines
 from launcher.rundir import RunDir
 from launcher.state import Rank, RunState
@@ -66,15 +65,8 @@ def controller_lives(run: RunDir, state: RunState) -> bool:
     controller = state.controller
     if controller["host"] != socket.gethostname():
         return time.time() - run.events.stat().st_mtime < SILENT_S
-    try:
-        process = psutil.Process(controller["pid"])
-        # The start time tells a reused pid; it is measured against a boot time that can move by a little.
-        return (
-            process.status() != psutil.STATUS_ZOMBIE
-            and abs(process.create_time() - controller["created"]) < 2.0
-        )
-    except psutil.Error:
-        return False
+    started = started_at(controller["pid"])
+    return started is not None and abs(started - controller["created"]) < SAME_S
 
 
 def as_text(view: dict[str, Any]) -> list[str]:

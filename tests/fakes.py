@@ -52,6 +52,8 @@ class MemoryStream:
     `react(stream, message)` is called for each message from the controller; it answers with `stream.say`.
     """
 
+    shipped: str | None = None
+
     def __init__(self, react: Callable[[MemoryStream, Any], None], hello: Message | None = None) -> None:
         self._react = react
         self._hello = Hello(protocol.VERSION, FACTS) if hello is None else hello

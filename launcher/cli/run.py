@@ -64,6 +64,10 @@ def launch(
     as_json: bool = AsJson,
 ) -> None:
     """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
+    if hosts is None and not (dry_run or detach):
+        from launcher.transport.local import start_ahead
+
+        start_ahead()
     from launcher.detach import detached
     from launcher.launch import Request
     from launcher.launch import launch as start

@@ -8,7 +8,12 @@ from launcher.hostfile import Host
 
 
 class Stream(Protocol):
-    """Bytes to and from one agent's stdin and stdout. `read` and `write` may be called from different threads."""
+    """Bytes to and from one agent's stdin and stdout. `read` and `write` may be called from different threads.
+
+    shipped: the nonce of an agent whose code was sent ahead; None where it is still to be sent.
+    """
+
+    shipped: str | None
 
     def read(self, size: int) -> bytes:
         """Block until at least one byte is there; b"" when the other side is gone, for whatever reason."""

@@ -11,7 +11,9 @@ interpreter fed over stdin is mitogen's idea.)
 from __future__ import annotations
 
 import functools
+import secrets
 import zlib
+from collections.abc import Callable
 from importlib import resources
 
 # The code's own stdin buffer may hold no frame yet: the controller sends frames only after the marker line.
@@ -66,6 +68,13 @@ def command(python: str = "python3") -> str:
 def argv(python: str) -> list[str]:
     """The same for a local start, without a shell."""
     return [python, *FLAGS, "-c", FIRST_STAGE]
+
+
+def ship(write: Callable[[bytes], None]) -> str:
+    """Send the agent to a first stage; returns the nonce by which its answer is known. Raises OSError."""
+    nonce = secrets.token_hex(NONCE_CHARS // 2)
+    write(payload() + nonce.encode("ascii"))
+    return nonce
 
 
 @functools.cache

@@ -7,7 +7,6 @@ the controller.
 from __future__ import annotations
 
 import queue
-import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -78,12 +77,10 @@ class Channel:
         Raises BootstrapFailed when the remote side ends without having become an agent, ProtocolError when it is
         one of another version.
         """
-        nonce = secrets.token_hex(bundle.NONCE_CHARS // 2)
-        self._reader = protocol.FrameReader(nonce)
         try:
-            self._stream.write(bundle.payload() + nonce.encode("ascii"))
-        except OSError:
-            pass  # it has ended already: reading finds what it said before
+            self._reader = protocol.FrameReader(self._stream.shipped or bundle.ship(self._stream.write))
+        except OSError:  # it has ended already: reading finds what it said before
+            self._reader = protocol.FrameReader("")
         hello = self._next()
         if not isinstance(hello, protocol.Hello) or hello.version != protocol.VERSION:
             self._stream.close()

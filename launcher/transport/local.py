@@ -21,6 +21,8 @@ from launcher.transport import bundle
 class LocalStream:
     """The pipes of one agent process."""
 
+    shipped: str | None = None
+
     def __init__(self, process: subprocess.Popen[bytes], stderr: IO[bytes]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -71,6 +73,22 @@ class LocalStream:
         return f"the agent ended with status {status}" + (f"; it said:\n{text}" if text else "")
 
 
+_ahead: list[LocalStream] = []
+
+
+def start_ahead() -> None:
+    """Start an agent for this process's first connection now, so that it wakes up while the rest is being imported.
+
+    One that is not taken sees the end of this process and leaves.
+    """
+    try:
+        stream = LocalTransport().connect(Host("localhost", None))
+        stream.shipped = bundle.ship(stream.write)
+    except (BootstrapFailed, OSError):
+        return  # the ordinary start will say why
+    _ahead.append(stream)
+
+
 class LocalTransport:
     """Starts agents under `python` (default: this interpreter)."""
 
@@ -80,7 +98,9 @@ class LocalTransport:
         self._python = python or sys.executable
 
     def connect(self, host: Host) -> LocalStream:
-        """See Transport."""
+        """See Transport. Takes the agent that was started ahead, if there is one."""
+        if _ahead and host.python is None and self._python == sys.executable:
+            return _ahead.pop()
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream, and has no name to leave behind
         try:
             process = subprocess.Popen(

@@ -42,6 +42,8 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # or it writes 
 class SshStream:
     """One session: stdin and stdout of the remote command; the end of its stderr is kept for `explain`."""
 
+    shipped: str | None = None
+
     def __init__(self, link: paramiko.Transport, session: paramiko.Channel) -> None:
         self._link = link
         self._session = session
