@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from distperf.checkpoint.manifest import Origin
-from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV
+from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV, reporter
 from distperf.data.loader import Loader
 from distperf.data.store import SampleStore, open_store
 from distperf.errors import DataError, DistperfError, MeshError
@@ -80,7 +80,9 @@ def build_trainer(spec: RunSpec, ranks: Ranks, device: torch.device, store: Stor
     Raises:
         DataError: the data cannot be used, or nodes have different data.
     """
+    reporter().send("phase", phase="data")
     samples = open_data(spec.data, spec.model.vocab, ranks, store)
+    reporter().send("phase", phase="build")
     loader = Loader(spec.data, samples, spec.train, ranks.rank, ranks.world_size)
     return Trainer(
         engine=_build_engine(spec, device),

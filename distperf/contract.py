@@ -6,7 +6,7 @@ progress shall be watched, records on the report pipe: one JSON object a line, w
     progress    {step}                               a step was finished (each rank)
     metrics     {step, loss, lr, grad_norm, ...}     one line of metrics.jsonl (rank 0)
     memory      {parameters_bytes, gradients_bytes, optimizer_bytes, ...}
-    phase       {phase: "build"|"train"|"checkpoint"|"eval"}
+    phase       {phase: "build"|"data"|"train"|"checkpoint"|"eval"}
     event       {event: "checkpoint"|"resume"|..., ...}   something for the journal
     error       {type, message, traceback, frame}    the exception that ends this rank
     done        {}                                   all steps are done; an exit with code 0 is meant
@@ -14,8 +14,10 @@ progress shall be watched, records on the report pipe: one JSON object a line, w
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 from collections import deque
 from typing import Any
 
@@ -24,6 +26,7 @@ RUN_ID_ENV = "DISTPERF_RUN_ID"
 TOKEN_ENV = "DISTPERF_JOB_TOKEN"  # in every process of a run, so that none can be missed when it ends
 ATTEMPT_ENV = "DISTPERF_ATTEMPT"  # 1, 2, ...
 REPORT_FD_ENV = "DISTPERF_REPORT_FD"  # write end of a pipe to this node's agent
+STACK_FILE_ENV = "DISTPERF_STACK_FILE"  # where SIGUSR2 writes stacks, for a report of a stall
 ADDRESS_ENV = "DISTPERF_ADDRESS"  # the address of this node that the other nodes use
 RESUME_ENV = "DISTPERF_RESUME"  # a checkpoint folder to start from; empty: from the run's own newest, if any
 
@@ -94,7 +97,18 @@ def reporter() -> Reporter:
     global _reporter
     if _reporter is None:
         _reporter = Reporter.from_env()
+        answer_with_stacks(os.environ.get(STACK_FILE_ENV, ""))
     return _reporter
+
+
+def answer_with_stacks(path: str) -> None:
+    """Have SIGUSR2 write the stacks of all threads to `path`, for the agent; a handler of the program's own stays."""
+    if path and signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:  # the agent's folder is gone, and so is who would ask
+            return
+        faulthandler.register(signal.SIGUSR2, file=fd, all_threads=True)
 
 
 def report(step: int, **metrics: float) -> None:

@@ -15,6 +15,7 @@ from distperf.checkpoint.save import CheckpointWriter
 from distperf.contract import EXIT_FAILED, EXIT_OK, RESUME_ENV, reporter
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress
+from distperf.measure.recorder import answer_requests
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import parameter_count
 from distperf.recipe.runspec import CheckpointSpec, RunSpec
@@ -37,6 +38,7 @@ def main() -> int:
 def run() -> None:
     """The story of a rank: meet the others, build, resume, train, save, leave."""
     reporter().send("phase", phase="build")
+    answer_requests()
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.events import AttemptBegan, Restarting
+from launcher.events import AttemptBegan, HeldUp, Restarting, Stalled
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,13 @@ class StopRanks:
 
     attempt: int
     grace_s: float
+
+
+@dataclass(frozen=True)
+class TakeStacks:
+    """Ask all nodes what their ranks are doing."""
+
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class GiveUp:
 class Write:
     """Write a decision down; the state has it already."""
 
-    event: AttemptBegan | Restarting
+    event: AttemptBegan | Restarting | Stalled | HeldUp
 
 
 @dataclass(frozen=True)
@@ -73,4 +80,4 @@ class Finish:
     exit_code: int
 
 
-Action = PickPort | StartRanks | StopRanks | Relink | Reopen | Note | GiveUp | Write | Finish
+Action = PickPort | StartRanks | StopRanks | TakeStacks | Relink | Reopen | Note | GiveUp | Write | Finish

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, TextIO
 
-from launcher import words
+from launcher import stall, words
 from launcher.logs import Lines, prefix
 from launcher.state import RunState
 
@@ -86,6 +86,8 @@ class Console:
         if state.state == "stopping" and failure is not None:
             who = f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
             self.note(f"{who}: {failure.message}; ending the other ranks")
+        elif state.state == "stalled" and state.stalled is not None:
+            self.note(f"stalled: {state.stalled.why}; taking the stacks of all ranks")
         elif state.state == "stopping":
             self.note(
                 f"stopping: ranks get SIGTERM and {words.seconds(state.policy.grace_s)}; again to end them now"
@@ -133,6 +135,8 @@ def progress_line(state: RunState, last: dict[str, Any]) -> str:
         parts.append(f"{last['tokens_per_s']:,.0f} tokens/s")
     if state.steps and isinstance(last.get("step_s"), (int, float)):
         parts.append(f"{words.seconds((state.steps - step) * last['step_s'])} left")
+    now = {rank.phase for rank in state.ranks if not rank.over}
+    parts += [name for phase, name in stall.PAUSES.items() if phase in now]
     if state.attempt > 1:
         parts.append(f"attempt {state.attempt}")
     return "   ".join(parts)

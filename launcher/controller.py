@@ -89,6 +89,7 @@ class Controller:
         self._logs: LogFiles | None = None
         self._steps: dict[int, int] = {}
         self._steps_kept_t = 0.0
+        self._wrote = False  # a rank has written something since the last tick
         self._ticked_t = self._pinged_t = 0.0
         self._events: deque[events.Event] = deque()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -132,6 +133,9 @@ class Controller:
     def _tick(self) -> None:
         self._ticked_t = self._now()
         self._keep_progress(PROGRESS_KEPT_S)
+        if self._wrote:
+            self._wrote = False
+            self._happened(events.Wrote(self._now(), self.state.attempt))
         self._happened(events.Tick(self._now()))
         if self._now() - self._pinged_t >= HEARTBEAT_S:
             self._pinged_t = self._now()
@@ -192,6 +196,7 @@ class Controller:
     def _take_log(self, host: str, piece: protocol.LogBytes) -> None:
         if self._logs is not None and piece.attempt == self.state.attempt:
             self._logs.write(piece.rank, piece.offset, piece.data)
+            self._wrote = True
             self._screen.log(host, piece.rank, piece.data)
 
     def _events_of(self, host: str, message: Any) -> Iterator[events.Event]:
@@ -204,7 +209,12 @@ class Controller:
         elif isinstance(message, protocol.Idle):
             yield events.NodeIdle(t, message.attempt, host)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
-            self._steps.update({int(rank): step for rank, step in message.steps.items()})
+            steps = {int(rank): step for rank, step in message.steps.items()}
+            self._steps.update(steps)
+            if steps:
+                yield events.Stepped(t, message.attempt, steps)
+        elif isinstance(message, protocol.StacksTaken):
+            yield events.StacksTaken(t, message.attempt, host, message.looks)
         elif isinstance(message, protocol.Record) and message.attempt == self.state.attempt:
             if message.record["kind"] == "metrics":
                 self._take_metrics(message)
@@ -260,7 +270,7 @@ class Controller:
     def _start_ranks(self, action: actions.StartRanks) -> None:
         order = self._order
         self._logs = LogFiles(order.run, action.attempt, order.placement.world_size)
-        self._steps = {}
+        self._steps, self._wrote = {}, False
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for host, node in self._hosts.items():
             facts = order.facts[host]
@@ -270,6 +280,10 @@ class Controller:
 
     def _stop_ranks(self, action: actions.StopRanks) -> None:
         self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
+
+    def _take_stacks(self, action: actions.TakeStacks) -> None:
+        self._keep_progress(0.0)
+        self._nodes.tell_all(protocol.TakeStacks(action.attempt))
 
     def _relink(self, action: actions.Relink) -> None:
         """On a thread, until it works or the node is given up: the loop goes on hearing the others and the user."""
@@ -362,6 +376,7 @@ _DOERS: dict[type, Callable[[Controller, Any], None]] = {
     actions.PickPort: Controller._pick_port,
     actions.StartRanks: Controller._start_ranks,
     actions.StopRanks: Controller._stop_ranks,
+    actions.TakeStacks: Controller._take_stacks,
     actions.Relink: Controller._relink,
     actions.Reopen: Controller._reopen,
     actions.Note: Controller._note,

@@ -89,6 +89,48 @@ class Progressed(Event):
 
 
 @dataclass(frozen=True)
+class Stepped(Event):
+    """Newest steps by rank, as soon as they are heard: what stalls are judged on."""
+
+    kept: ClassVar[bool] = False
+    attempt: int
+    steps: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Wrote(Event):
+    """A rank of the attempt has written something."""
+
+    kept: ClassVar[bool] = False
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Stalled(Event):
+    """Decision: nothing has moved for too long. The ranks' stacks are taken next."""
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
+class StacksTaken(Event):
+    """What a node's ranks were doing: rank (as text) -> look (launcher.stacks)."""
+
+    attempt: int
+    host: str
+    looks: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class HeldUp(Event):
+    """Decision: this rank is what the stalled run waits for."""
+
+    attempt: int
+    rank: int
+
+
+@dataclass(frozen=True)
 class Heard(Event):
     """A node's agent has sent something."""
 

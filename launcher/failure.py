@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from launcher import stacks
 from launcher.events import NodeLost, RankExited
-from launcher.state import Failure, Rank
+from launcher.nodeset import fold_numbers
+from launcher.stacks import Place
+from launcher.state import Failure, Rank, RunState
 
 # Raised by distperf itself for what a restart does not mend (distperf.errors), and Python's own of that kind.
 FINAL_ERRORS = {
@@ -46,3 +49,33 @@ def of_node(event: NodeLost, attempt: int, step: int) -> Failure:
         host=event.host, rank=None, cause="node_lost", exit_code=None, signal=None, message=event.why,
         traceback=None, log_tail="", attempt=attempt, step=step,
     )  # fmt: skip
+
+
+def of_stall(state: RunState, rank: Rank) -> Failure:
+    """The rank that a stalled run waits for, and where the others wait."""
+    assert state.stalled is not None
+    places = places_of(state)
+    own = places[rank.rank]
+    others = [(ranks, place) for ranks, place in stacks.fold(places) if ranks != [rank.rank]]
+    waiting = "; ".join(
+        f"ranks {fold_numbers(r for r in ranks if r != rank.rank)}: {place.sentence}"
+        for ranks, place in others[:3]
+    )
+    return Failure(
+        host=rank.host, rank=rank.rank, cause="stall", exit_code=None, signal=None,
+        message=f"stalled after step {rank.step}, {own.sentence} ({state.stalled.why})"
+        + (f"; {waiting}" if waiting else ""),
+        traceback="\n".join(own.frames) or None, log_tail="", pid=rank.pid, attempt=state.attempt, step=rank.step,
+        stacks=tuple(stacks.groups(places)),
+    )  # fmt: skip
+
+
+def places_of(state: RunState) -> dict[int, Place]:
+    """Where each rank of a stalled run that has not ended is."""
+    assert state.stalled is not None
+    looks = state.stalled.looks
+    return {
+        rank.rank: stacks.place(looks[rank.rank]) if rank.rank in looks else stacks.UNKNOWN
+        for rank in state.ranks
+        if not rank.over
+    }

@@ -20,7 +20,7 @@ from distperf.recipe.resolve import resolve
 from distperf.recipe.runspec import RunSpec, to_json
 from distperf.recipe.schema import Recipe
 from distperf.version import __version__
-from launcher import control, events, filters, words
+from launcher import control, events, filters, stall, words
 from launcher.agent.facts import count_devices
 from launcher.checks import MODULES, Needs
 from launcher.console import Console
@@ -283,7 +283,7 @@ def describe(planned: Planned) -> str:
     if len(placement.nodes) > 4:
         where += f" and {len(placement.nodes) - 4} more nodes"
     if spec is None:
-        return f"{where}, {planned.program.args[0]}"
+        return f"{where}, {planned.program.args[0]}, {stall.watched(_stall_timeout_s(planned))}"
     return f"{where}, ZeRO-{spec.parallel.zero}, {spec.precision}, {spec.train.steps} steps"
 
 
@@ -303,6 +303,11 @@ def _write_folder(planned: Planned) -> None:
     run.write_json(run.placement, [asdict(rank) for rank in planned.placement.ranks])
 
 
+def _stall_timeout_s(planned: Planned) -> float | None:
+    given = planned.parsed.recipe.launch.stall_timeout_s
+    return None if given == "auto" else given
+
+
 def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
     launch, spec = planned.parsed.recipe.launch, planned.spec
     policy = Policy(
@@ -311,6 +316,7 @@ def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
         lease_s=launch.lease_s,
         grace_s=launch.grace_s,
         script=spec is None,
+        stall_timeout_s=_stall_timeout_s(planned),
     )
     ranks: list[dict[str, Any]] = [
         {key: value for key, value in asdict(rank).items() if key != "slot"}

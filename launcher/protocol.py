@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Type, Union
 
-VERSION = 2  # raised with every change that an older agent or controller would misread
+VERSION = 3  # raised with every change that an older agent or controller would misread
 MAX_FRAME_BYTES = 64 << 20
 MAX_NOISE_BYTES = 64 << 10  # of shell output before the marker kept for error messages
 
@@ -69,6 +69,12 @@ class Stop(NamedTuple):
 
     attempt: int
     grace_s: float
+
+
+class TakeStacks(NamedTuple):
+    """Find out what every rank here is doing, without ending one; answered by `StacksTaken`."""
+
+    attempt: int
 
 
 class Ping(NamedTuple):
@@ -157,6 +163,13 @@ class Heartbeat(NamedTuple):
     received: int
 
 
+class StacksTaken(NamedTuple):
+    """rank -> {state, wait, stack, note, collectives}: see launcher.agent.stacks."""
+
+    attempt: int
+    looks: Dict[str, Dict[str, Any]]
+
+
 class Relayed(NamedTuple):
     """found: from here on the other agent speaks. Else it is dead, and what it left of its logs has been sent."""
 
@@ -182,12 +195,12 @@ class Idle(NamedTuple):
 
 
 _KINDS = (
-    Configure, Ask, Start, Stop, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, Remark, Relayed, Attached, Idle,
+    Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
+    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Remark, Relayed, Attached, Idle,
 )  # fmt: skip
 Message = Union[
-    Configure, Ask, Start, Stop, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, Remark, Relayed, Attached, Idle,
+    Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
+    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Remark, Relayed, Attached, Idle,
 ]  # fmt: skip
 _CLASSES: Dict[str, Type[Any]] = {cls.__name__: cls for cls in _KINDS}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,26 @@ def failure_lines(failure: Failure) -> list[str]:
     message = "\n    ".join(printable_lines(failure.message))
     lines = [f"first failure: {who}{pid}{at}: {message}"]
     shown = failure.traceback or failure.log_tail
-    if shown:
+    if failure.stacks:
+        lines += stack_lines(failure.stacks)
+    elif shown:
         title = "traceback" if failure.traceback else "its last lines"
         lines.append(f"  {title}:")
         lines += [f"    | {line}" for line in printable_lines(shown)[-TAIL_LINES:]]
     if failure.followers:
         lines.append(f"  ranks {fold_numbers(failure.followers)} followed")
+    return lines
+
+
+def stack_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
+    """What the ranks of a stalled run were doing, equal ones once: innermost frame first."""
+    lines = []
+    for group in groups:
+        where = group["where"] + (f", {group['collective']}" if group["collective"] else "")
+        lines.append(
+            f"  {'rank' if group['ranks'].isdigit() else 'ranks'} {group['ranks']}: {printable_lines(where)[0]}"
+        )
+        lines += [f"    | {line}" for line in printable_lines(group["stack"])[:TAIL_LINES] if line]
     return lines
 
 
@@ -94,5 +109,6 @@ def failure_json(failure: Failure | None) -> dict[str, Any] | None:
         return None
     value = dataclasses.asdict(failure)
     value["followers"] = list(failure.followers)
+    value["stacks"] = list(failure.stacks)
     del value["retry"]
     return value

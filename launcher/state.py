@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.stall import Pace
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -15,6 +17,7 @@ class Policy:
     lease_s: float
     grace_s: float
     script: bool  # a script of the user's: exits 0 when it likes, tells no "done"
+    stall_timeout_s: float | None = None  # None: auto
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Rank:
     pid: int | None = None
     state: str = "pending"
     step: int = 0
+    newest_step: int = 0  # as heard, while `step` is as the journal has it
     phase: str | None = None
     memory: dict[str, int] = field(default_factory=dict)
     error: dict[str, Any] | None = None  # its error record, before it exits
@@ -41,12 +45,21 @@ class Rank:
 
 
 @dataclass(frozen=True)
+class Stalled:
+    """A stall in which the ranks' stacks are being taken. looks: rank -> what its agent says of it."""
+
+    t: float
+    why: str
+    looks: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Failure:
     """The first failure of an attempt, and who fell as a consequence."""
 
     host: str
     rank: int | None  # None: the node itself
-    cause: str  # exit | signal | import | connect | node_lost
+    cause: str  # exit | signal | import | connect | node_lost | stall
     exit_code: int | None
     signal: str | None
     message: str
@@ -57,14 +70,15 @@ class Failure:
     step: int = 0
     retry: bool = True  # False: another try would end the same way
     followers: tuple[int, ...] = ()
+    stacks: tuple[dict[str, Any], ...] = ()  # of a stall: what all ranks were doing (launcher.stacks.groups)
 
 
 @dataclass(frozen=True)
 class RunState:
     """A run as seen at one moment.
 
-    state: queued | starting | running | restarting | stopping | finished | failed | stopped ("lost" is not a state of
-    its own: it is what a reader calls a run whose controller has died without an end).
+    state: queued | starting | running | stalled | restarting | stopping | finished | failed | stopped ("lost" is no
+    state of its own: it is what a reader calls a run whose controller has died without an end).
     """
 
     run_id: str
@@ -82,6 +96,10 @@ class RunState:
     cut: frozenset[str] = frozenset()  # the channel has ended and is being made anew; the agent may be there
     lost: frozenset[str] = frozenset()
     idle: frozenset[str] = frozenset()
+    pace: Pace = field(
+        default_factory=Pace
+    )  # of this attempt; not in the journal, as only decisions follow from it
+    stalled: Stalled | None = None
     failure: Failure | None = None  # of this attempt
     first_failure: Failure | None = None  # of the attempt that decided the run, or the newest one
     in_flight: bool = False  # an attempt's ranks have been started and not all nodes are idle again

@@ -1,12 +1,15 @@
 """advance(state, event) -> (state, actions): every decision about a running run, and nothing else. Pure.
 
     queued -> starting -> running -> stopping -> restarting -> starting ...
-                             |           |
-                             v           v
-                          finished     failed | stopped
+                           |   |     ^   |
+                           |   v     |   v
+                           | stalled-   failed | stopped
+                           v
+                        finished
 
 Alive and progressing are two clocks: an agent's messages say that a node is there (`heard`), steps say that the run
-moves. The first failure that the controller receives is the answer; what follows in the same attempt is collateral.
+moves (launcher.stall). Before a stalled attempt is ended, its ranks' stacks are taken. The first failure that the
+controller receives is the answer; what follows in the same attempt is collateral.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import dataclasses
 from typing import Any
 
 from distperf import contract
-from launcher import failure, restart
+from launcher import events, failure, progress, restart, stacks, stall
 from launcher.actions import (
     Action,
     Finish,
@@ -26,6 +29,7 @@ from launcher.actions import (
     Reopen,
     StartRanks,
     StopRanks,
+    TakeStacks,
     Write,
 )
 from launcher.events import (
@@ -33,6 +37,7 @@ from launcher.events import (
     Ended,
     Event,
     Heard,
+    HeldUp,
     Interrupted,
     LinkBack,
     LinkLost,
@@ -48,11 +53,18 @@ from launcher.events import (
     ReopenFailed,
     Restarting,
     RunCreated,
+    StacksTaken,
+    Stepped,
+    Wrote,
 )
 from launcher.nodeset import expand_ranks
+from launcher.stall import Pace
 from launcher.state import Failure, Policy, Rank, RunState
 
 Step = tuple[RunState, tuple[Action, ...]]
+
+STACKS_S = 5.0  # how long a stalled run waits for its agents to say what the ranks are doing
+EARSHOT_S = 3.0  # a node that was not heard for this long cannot be said to stand still
 
 
 def created(event: RunCreated) -> RunState:
@@ -81,7 +93,8 @@ def advance(state: RunState, event: Event) -> Step:
 def observe(state: RunState, event: Event) -> Step:
     """Take in one event. Replaying a journal is this alone: decisions are in it as events of their own."""
     if event.t > state.t:
-        state = dataclasses.replace(state, t=event.t)
+        watched_s = event.t - state.t if not _silent(state, EARSHOT_S) else 0.0
+        state = dataclasses.replace(state, t=event.t, pace=stall.passed(state.pace, watched_s))
     if getattr(event, "attempt", state.attempt) != state.attempt and not isinstance(event, AttemptBegan):
         return state, ()  # a late word of an attempt that is over
     handler = _HANDLERS.get(type(event))
@@ -95,7 +108,8 @@ def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
         **state.heard,
     }  # one that says nothing from now on is silent
     state = dataclasses.replace(state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t,
-                                heard=heard, idle=frozenset(), failure=None, restart_at=None)  # fmt: skip
+                                heard=heard, idle=frozenset(), failure=None, restart_at=None, pace=Pace(),
+                                stalled=None)  # fmt: skip
     return state, ()
 
 
@@ -110,7 +124,7 @@ def _rank_started(state: RunState, event: RankStarted) -> Step:
     state = _with_rank(state, event.rank, pid=event.pid, state="running")
     if state.state == "starting" and all(r.state != "pending" for r in state.ranks):
         state = dataclasses.replace(state, state="running")
-    return state, ()
+    return dataclasses.replace(state, pace=stall.wrote(state.pace)), ()
 
 
 def _reported(state: RunState, event: RankReported) -> Step:
@@ -120,11 +134,11 @@ def _reported(state: RunState, event: RankReported) -> Step:
         memory = {k: v for k, v in record.items() if k.endswith("_bytes")}
         return _with_rank(state, event.rank, memory=memory), ()
     if kind == "phase":
-        return _with_rank(state, event.rank, phase=str(record.get("phase"))), ()
+        return progress.moved(_with_rank(state, event.rank, phase=str(record.get("phase")))), ()
     if kind == "error":
         return _with_rank(state, event.rank, error=record), ()
     if kind == "done":
-        return _with_rank(state, event.rank, says_done=True), ()
+        return progress.moved(_with_rank(state, event.rank, says_done=True, phase="done")), ()
     if kind == "event" and record.get("event") == "checkpoint":
         return dataclasses.replace(state, checkpoint=str(record.get("path"))), ()
     return state, ()
@@ -136,13 +150,17 @@ def _progressed(state: RunState, event: Progressed) -> Step:
     return dataclasses.replace(state, ranks=ranks), ()
 
 
+def _held_up(state: RunState, event: HeldUp) -> Step:
+    return _fail(state, failure.of_stall(state, state.ranks[event.rank]))
+
+
 def _rank_exited(state: RunState, event: RankExited) -> Step:
     rank = state.ranks[event.rank]
     if rank.over:  # its node was given up before this came
         return state, ()
     clean = event.code == 0 and (state.policy.script or rank.says_done)
     if clean:
-        return _with_rank(state, event.rank, state="done"), ()
+        return progress.moved(_with_rank(state, event.rank, state="done")), ()
     if state.state == "stopping" and state.failure is None:
         return _with_rank(state, event.rank, state="stopped"), ()
     state = _with_rank(state, event.rank, state="failed")
@@ -233,6 +251,8 @@ def _decide(state: RunState) -> Step:
     """What follows from the state alone, whichever event led to it."""
     notes = _watch_nodes(state)
     state = dataclasses.replace(state, unreachable=_silent(state, state.policy.heartbeat_timeout_s))
+    state, watching = _watch_progress(state)
+    notes += watching
     if state.in_flight and any(h not in state.idle and h not in state.lost for h in state.hosts):
         return state, notes  # something of the attempt is still there
     if state.interrupted:
@@ -267,6 +287,25 @@ def _after_failure(state: RunState, notes: tuple[Action, ...]) -> Step:
 def _begin_if_due(state: RunState) -> Step:
     if state.restart_at is not None and state.t >= state.restart_at and not state.lost:
         return begin(state)
+    return state, ()
+
+
+def _watch_progress(state: RunState) -> Step:
+    """Call it stalled when nothing moves; once every node has told what its ranks do, end it."""
+    policy, event = state.policy, None
+    if state.in_flight and state.state == "running":
+        why = stall.judge(state.pace, policy.stall_timeout_s, policy.script)
+        if why is not None:
+            event = events.Stalled(state.t, state.attempt, why)
+            return progress.stalled(state, event)[0], (Write(event), TakeStacks(state.attempt))
+    elif state.state == "stalled":
+        assert state.stalled is not None
+        there = {rank.rank for rank in state.ranks if not rank.over}
+        if there and (there <= set(state.stalled.looks) or state.t - state.stalled.t >= STACKS_S):
+            rank = stacks.held_up_by(state.ranks, failure.places_of(state), policy.script)
+            held_up = HeldUp(state.t, state.attempt, rank.rank)
+            state, stopping = _held_up(state, held_up)
+            return state, (Write(held_up), *stopping)
     return state, ()
 
 
@@ -308,6 +347,11 @@ _HANDLERS: dict[type[Event], Any] = {
     RankStarted: _rank_started,
     RankReported: _reported,
     Progressed: _progressed,
+    Stepped: progress.stepped,
+    Wrote: progress.wrote,
+    events.Stalled: progress.stalled,
+    StacksTaken: progress.stacks_taken,
+    HeldUp: _held_up,
     RankExited: _rank_exited,
     NodeLost: _node_lost,
     NodeBack: _node_back,

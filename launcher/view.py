@@ -56,7 +56,9 @@ def closing_lines(run: RunDir, state: RunState) -> list[str]:
 
 
 def _rank(rank: Rank) -> dict[str, Any]:
-    value = {key: value for key, value in asdict(rank).items() if key not in ("error", "says_done")}
+    value = {
+        key: value for key, value in asdict(rank).items() if key not in ("error", "says_done", "newest_step")
+    }
     return {**value, "memory": rank.memory or None}
 
 

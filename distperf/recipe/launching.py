@@ -54,6 +54,14 @@ class LaunchSection(Section):
         description="Seconds without the controller after which a node ends its ranks; above heartbeat_timeout_s. Long "
         "enough for a link to come back, short enough that no rank is left behind for long.",
     )
+    stall_timeout_s: Annotated[float | Auto, or_auto(number(least=1))] = Field(
+        default="auto",
+        description="Seconds without a step after which a run is stalled: the stacks of all ranks are taken, and "
+        "it is restarted. auto: ten times the longest of the last 50 steps, at least 30. The start has 600 at least, "
+        "until two steps are known; a checkpoint or evaluation 300, or ten times the longest so far; preparing data "
+        "has no limit. A script is watched from its first distperf.report on; with a number before that too, from "
+        "its start or last output on.",
+    )
     grace_s: Annotated[float, number(least=0)] = Field(
         default=30.0,
         description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. The bundled runtime "

@@ -51,6 +51,7 @@ launch:
   max_restarts: 3
   heartbeat_timeout_s: 10
   lease_s: 25                   # without the controller for this long, a node ends its ranks
+  stall_timeout_s: auto         # without a step for this long, a run is stalled: stacks are taken, then a restart
   grace_s: 30                   # between SIGTERM and SIGKILL
   warm_start: auto              # one process a node imports torch and forks the ranks
   env: {}                       # NAME: value, for every rank

@@ -12,6 +12,7 @@ from launcher.agent import link, processes, questions
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
 from launcher.agent.spool import Spool
+from launcher.agent.stacks import Looks
 from launcher.agent.warm import WarmStart
 
 LOG_LOOK_S = 0.025  # how often files are looked at for new bytes while ranks run
@@ -40,6 +41,7 @@ class Agent:
         self._steps: Dict[str, int] = {}
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
+        self._looks: Optional[Looks] = None  # stacks that are being taken
         self._idle_told = True
         self._leaving = False
 
@@ -102,6 +104,8 @@ class Agent:
             self._start(message)
         elif isinstance(message, protocol.Stop):
             self._stop(message.grace_s)
+        elif isinstance(message, protocol.TakeStacks):
+            self._looks = self._ranks.look(time.monotonic())
         elif isinstance(message, protocol.Ping):
             self._outbox.kept.acknowledge(message.received)
         elif isinstance(message, protocol.Attach):
@@ -134,7 +138,7 @@ class Agent:
         self._drop_ranks()
         self._ranks = Ranks(message.attempt, self._orders.token)
         self._steps = {}
-        self._kill_at, self._idle_told = None, False
+        self._kill_at, self._idle_told, self._looks = None, False, None
         self._pending = message.ranks
         self._warm.begin(message)
 
@@ -206,6 +210,9 @@ class Agent:
             self._beat = now
             self._heartbeat()
         self._warm.keep_time(now)
+        if self._looks is not None and self._looks.over(now):
+            self.say(protocol.StacksTaken(self._ranks.attempt, self._looks.finish()))
+            self._looks = None
         if self._idle_told or self._pending or self._ranks.running():
             if self._kill_at is not None and now >= self._kill_at and self._ranks.running():
                 self._signal(signal.SIGKILL)

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from launcher.agent import processes
 from launcher.agent.nursery import Nursery
 from launcher.agent.spool import RankLog, Spool
+from launcher.agent.stacks import Looks
 
 MAX_RECORD_BYTES = 1 << 20
 
@@ -59,6 +60,7 @@ class Ranks:
         """Start one rank, from the nursery where it fits. Raises OSError; nothing is left behind then."""
         log = spool.open(self.attempt, order["rank"])
         order["env"]["TORCHELASTIC_ERROR_FILE"] = log.error_file
+        order["env"][processes.STACK_FILE_ENV] = log.stack_file
         read_end, write_end = os.pipe()
         os.set_blocking(read_end, False)
         try:
@@ -104,6 +106,11 @@ class Ranks:
         """Ranks whose process has not ended."""
         return [rank for rank in self.all.values() if not rank.ended]
 
+    def look(self, now: float) -> Looks:
+        """Begin to find out what the running ranks are doing."""
+        running = {number: rank for number, rank in self.all.items() if not rank.ended}
+        return Looks({number: (rank.pid, rank.log.stack_file) for number, rank in running.items()}, now)
+
     def left(self, spare: Tuple[int, ...] = ()) -> List[int]:
         """Pids of every process of the attempt that is still here, ranks' own children included."""
         return processes.with_token(self._token, spare)
@@ -114,6 +121,8 @@ class Ranks:
         others = [pid for pid in self.left(spare) if processes.group(pid) not in leaders]
         for leader in leaders:
             processes.send_group(leader, number)
+            if number == signal.SIGTERM:  # one that is stopped hears it only when it goes on
+                processes.send_group(leader, signal.SIGCONT)
         processes.send(others, number)  # once each: a second SIGTERM can mean "at once" to a program
 
     def forget(self) -> None:

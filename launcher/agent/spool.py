@@ -27,6 +27,7 @@ class RankLog:
         self._read_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self._sent = 0
         self.error_file = self.path[: -len(".log")] + "-error.json"
+        self.stack_file = self.path[: -len(".log")] + ".stacks"  # made by a rank that answers SIGUSR2
 
     def next_chunk(self) -> Optional[Tuple[int, bytes]]:
         """(offset, bytes) not handed on yet, or None."""
