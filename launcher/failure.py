@@ -14,6 +14,8 @@ FINAL_ERRORS = {
     "CheckpointCorrupt", "ImportError", "ModuleNotFoundError", "SyntaxError",
 }  # fmt: skip
 
+MAX_OTHERS = 3  # places of other ranks that a message names; the report has all
+
 SIGNAL_HINTS = {
     "SIGKILL": " (by a person, or by the kernel when memory ran out: look at dmesg on that host)",
     "SIGSEGV": " (a crash in native code)",
@@ -56,15 +58,14 @@ def of_stall(state: RunState, rank: Rank) -> Failure:
     assert state.stalled is not None
     places = places_of(state)
     own = places[rank.rank]
-    others = [(ranks, place) for ranks, place in stacks.fold(places) if ranks != [rank.rank]]
-    waiting = "; ".join(
-        f"ranks {fold_numbers(r for r in ranks if r != rank.rank)}: {place.sentence}"
-        for ranks, place in others[:3]
+    groups = [([r for r in ranks if r != rank.rank], place) for ranks, place in stacks.fold(places)]
+    others = [f"ranks {fold_numbers(ranks)}: {place.sentence}" for ranks, place in groups if ranks]
+    what = (
+        f"has not finished step {rank.step + 1}" if rank.step or not state.policy.script else "stands still"
     )
     return Failure(
         host=rank.host, rank=rank.rank, cause="stall", exit_code=None, signal=None,
-        message=f"stalled after step {rank.step}, {own.sentence} ({state.stalled.why})"
-        + (f"; {waiting}" if waiting else ""),
+        message="; ".join([f"{what}, {own.sentence} ({state.stalled.why})", *others[:MAX_OTHERS]]),
         traceback="\n".join(own.frames) or None, log_tail="", pid=rank.pid, attempt=state.attempt, step=rank.step,
         stacks=tuple(stacks.groups(places)),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How events tell that a run moves, stands still, and what its ranks are doing then. Pure; part of launcher.supervise."""
+"""What events tell of a run that moves or stands still. Pure; a part of launcher.supervise."""
 
 from __future__ import annotations
 

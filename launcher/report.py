@@ -79,12 +79,11 @@ def failure_lines(failure: Failure) -> list[str]:
     at = f" at step {failure.step}" if failure.step else ""
     message = "\n    ".join(printable_lines(failure.message))
     lines = [f"first failure: {who}{pid}{at}: {message}"]
-    shown = failure.traceback or failure.log_tail
-    if failure.stacks:
-        lines += stack_lines(failure.stacks)
-    elif shown:
-        title = "traceback" if failure.traceback else "its last lines"
-        lines.append(f"  {title}:")
+    lines += stack_lines(failure.stacks)
+    traceback = None if failure.stacks else failure.traceback
+    shown = traceback or failure.log_tail
+    if shown:
+        lines.append("  traceback:" if traceback else "  its last lines:")
         lines += [f"    | {line}" for line in printable_lines(shown)[-TAIL_LINES:]]
     if failure.followers:
         lines.append(f"  ranks {fold_numbers(failure.followers)} followed")

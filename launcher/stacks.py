@@ -8,7 +8,7 @@ first).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/(?!distperf/)|/lib/python3[^/]*/(?!(?:site|dist)-packages/)|^<"
 )
+_STARTER = re.compile(
+    r"^<frozen runpy>$|/distperf-[^/]*/nursery\.py$"
+)  # the same for all, but for its folder's name
 _WAITS = re.compile(r"/torch/distributed/|/distperf/parallel/|/distperf/process_group")
 
 
@@ -31,6 +34,7 @@ class Place:
     words: str  # stopped by a signal | in FILE:LINE function | why nothing is known
     frames: tuple[str, ...] = ()  # of its main thread, innermost first
     collective: str | None = None
+    number: int = 0  # of the collective
 
     @property
     def waits(self) -> bool:
@@ -48,27 +52,24 @@ UNKNOWN = Place("no stack: its agent did not answer in time")
 
 def place(look: Mapping[str, Any]) -> Place:
     """A rank's place, from the look that its agent took."""
-    collective = _collective(look.get("collectives") or [])
+    waiting = next(iter(look.get("collectives") or []), None)  # the oldest one that has not ended
+    named: tuple[str | None, int] = (None, 0)
+    if waiting is not None:
+        named = f"{waiting.get('name')} #{waiting.get('number')}", int(waiting.get("number") or 0)
     if look.get("state") in ("T", "t"):
-        return Place(STOPPED, (), collective)
+        return Place(STOPPED, (), *named)
     frames = main_thread(str(look.get("stack") or ""))
     if not frames:
-        return Place(str(look.get("note") or "no stack"), (), collective)
+        return Place(str(look.get("note") or "no stack"), (), *named)
     texts = tuple(f"{file}:{line} {function}" for file, line, function in frames)
-    own = next(
-        (t for t, (file, _, _) in zip(texts, frames, strict=True) if not _LIBRARY.search(file)), texts[0]
-    )
-    return Place(f"in {own}", texts, collective)
+    own = [text for text, (file, _, _) in zip(texts, frames, strict=True) if not _LIBRARY.search(file)]
+    return Place(f"in {(own or texts)[0]}", texts, *named)
 
 
 def main_thread(text: str) -> list[tuple[str, str, str]]:
     """(file, line, function), innermost first, of the thread that faulthandler writes last: the oldest one."""
-    return [(f, n, name) for f, n, name in _FRAME.findall(_THREAD.split(text)[-1])]
-
-
-def _collective(entries: Sequence[Mapping[str, Any]]) -> str | None:
-    """`all_reduce #17`: the oldest one that has not ended."""
-    return f"{entries[0].get('name')} #{entries[0].get('number')}" if entries else None
+    frames = _FRAME.findall(_THREAD.split(text)[-1])
+    return [(file, line, name) for file, line, name in frames if not _STARTER.search(file)]
 
 
 def fold(places: Mapping[int, Place]) -> list[tuple[list[int], Place]]:
@@ -82,7 +83,11 @@ def fold(places: Mapping[int, Place]) -> list[tuple[list[int], Place]]:
 
 
 def held_up_by(ranks: Iterable[Rank], places: Mapping[int, Place], script: bool) -> Rank:
-    """The rank that the others wait for: stopped, fewest steps, not waiting itself, alone where it is; the lowest."""
+    """The rank that the others wait for.
+
+    In this order: stopped, fewest steps, not waiting itself, in the earliest collective, with the fewest others where
+    it is; the lowest of those.
+    """
     there = [rank for rank in ranks if not rank.over]
     sizes = {place: len(group) for group, place in fold(places)}
     comparable = (
@@ -92,7 +97,7 @@ def held_up_by(ranks: Iterable[Rank], places: Mapping[int, Place], script: bool)
     def order(rank: Rank) -> tuple[Any, ...]:
         place = places[rank.rank]
         step = (rank.step or (float("inf") if script else 0)) if comparable else 0
-        return place.words != STOPPED, step, place.waits, sizes[place], rank.rank
+        return place.words != STOPPED, step, place.waits, place.number, sizes[place], rank.rank
 
     return min(there, key=order)
 

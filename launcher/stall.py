@@ -30,6 +30,7 @@ class Pace:
     wrote_s: float = 0.0  # when any rank last wrote something
     step: int = 0  # that the slowest rank has finished, of those that report
     phases: frozenset[str] = frozenset()  # that ranks are in
+    first_s: float = 0.0  # when the slowest rank had finished a step
     gaps: tuple[float, ...] = ()  # between steps, newest last
     entered_s: Mapping[str, float] = field(default_factory=dict)  # phase -> since when ranks are in it
     longest_s: Mapping[str, float] = field(default_factory=dict)  # phase -> longest stay so far
@@ -58,13 +59,15 @@ def seen(pace: Pace, step: int, phases: frozenset[str]) -> Pace:
     """Where the slowest rank and the phases are now; a move where that is not where they were."""
     if (step, phases) == (pace.step, pace.phases):
         return pace
-    gaps = pace.gaps
+    gaps, first_s = pace.gaps, pace.first_s
+    if step and not pace.step:
+        first_s = pace.now_s
     if step > pace.step > 0:
         gaps = (*gaps, pace.now_s - pace.moved_s)[-GAPS:]
     stays = {phase: pace.now_s - pace.entered_s[phase] for phase in pace.phases - phases}
     longest = {**pace.longest_s, **{p: max(s, pace.longest_s.get(p, 0.0)) for p, s in stays.items()}}
     return dataclasses.replace(
-        pace, step=step, phases=phases, gaps=gaps, moved_s=pace.now_s, longest_s=longest,
+        pace, step=step, phases=phases, first_s=first_s, gaps=gaps, moved_s=pace.now_s, longest_s=longest,
         entered_s={phase: pace.entered_s.get(phase, pace.now_s) for phase in phases},
     )  # fmt: skip
 
@@ -86,7 +89,8 @@ def limit(pace: Pace, timeout_s: float | None, script: bool) -> Limit | None:
 
 def _step_limit(pace: Pace, timeout_s: float | None) -> Limit:
     if not pace.step or (timeout_s is None and not pace.gaps):
-        return Limit(max(START_UP_S, timeout_s or 0.0), "what the start may take")
+        least = max(START_UP_S, timeout_s or 0.0, PATIENCE * pace.first_s)
+        return Limit(least, "what the start may take, until two steps are known")
     if timeout_s is not None:
         return Limit(timeout_s, "launch.stall_timeout_s")
     longest = max(pace.gaps)

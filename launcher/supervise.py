@@ -165,6 +165,8 @@ def _rank_exited(state: RunState, event: RankExited) -> Step:
         return _with_rank(state, event.rank, state="stopped"), ()
     state = _with_rank(state, event.rank, state="failed")
     if state.failure is not None:
+        if event.rank == state.failure.rank:  # it stalled, and has been ended now
+            return _with_failure(state, dataclasses.replace(state.failure, log_tail=event.log_tail)), ()
         followers = (*state.failure.followers, event.rank)
         return _with_failure(state, dataclasses.replace(state.failure, followers=followers)), ()
     return _fail(state, failure.of_rank(rank, event))

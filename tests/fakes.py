@@ -160,6 +160,9 @@ class ScriptedAgent:
             for rank in sorted(self.running):
                 self.exit(rank, None, "SIGTERM" if message.grace_s else "SIGKILL")
             self.idle()
+        elif isinstance(message, protocol.TakeStacks):
+            looks = {str(rank): {"state": "S", "stack": "", "note": "no stack"} for rank in self.running}
+            self.stream.say(protocol.StacksTaken(self.attempt, looks))
         elif isinstance(message, protocol.Ping):
             self.stream.say(protocol.Heartbeat(self.attempt, {}, 0))
         elif isinstance(message, protocol.Bye):

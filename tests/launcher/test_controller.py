@@ -234,3 +234,22 @@ def test_fold_steps():
     """One entry for all ranks at the same step."""
     assert fold_steps({0: 5, 1: 5, 2: 4, 7: 5}) == {"0-1,7": 5, "2": 4}
     assert json.dumps(fold_steps({})) == "{}"
+
+
+def test_a_stall(launch):
+    """No step for too long: all nodes are asked for stacks before anything is ended, and the journal has it all."""
+
+    def stand_still(agent, start):
+        if start.attempt > 1:
+            agent.finish(start)
+        else:
+            agent.stream.say(protocol.Heartbeat(1, {str(order["rank"]): 3 for order in start.ranks}, 0))
+
+    a, b = ScriptedAgent(stand_still), ScriptedAgent(stand_still)
+    state, _, folder = launch(policy={"stall_timeout_s": 5.0, "script": True}, a=[a], b=[b])
+    assert (state.state, state.attempt) == ("finished", 2)
+    assert fold(folder, "Stalled", "StacksTaken", "HeldUp", "Restarting") == [
+        "Stalled", "StacksTaken", "StacksTaken", "HeldUp", "Restarting"]  # fmt: skip
+    asked = [type(message) for message in b.stream.received]
+    assert asked.index(protocol.TakeStacks) < asked.index(protocol.Stop)
+    assert (state.first_failure.cause, state.first_failure.rank, state.first_failure.step) == ("stall", 0, 3)

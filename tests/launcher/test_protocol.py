@@ -18,6 +18,8 @@ messages = st.one_of(
     st.builds(protocol.Ask, numbers, texts, maps),
     st.builds(protocol.Start, numbers, st.lists(maps, max_size=3), st.none() | maps),
     st.builds(protocol.Stop, numbers, st.floats(0, 1e6)),
+    st.builds(protocol.TakeStacks, numbers),
+    st.builds(protocol.StacksTaken, numbers, st.dictionaries(texts, maps, max_size=3)),
     st.builds(protocol.Ping, numbers),
     st.just(protocol.Bye()),
     st.builds(protocol.Hello, numbers, maps),

@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import supervise
-from launcher.actions import Finish, GiveUp, Note, PickPort, Reopen, StartRanks, StopRanks, Write
+from launcher.actions import Finish, GiveUp, Note, PickPort, Reopen, StartRanks, StopRanks, TakeStacks, Write
 from launcher.events import (
     AttemptBegan,
     Ended,
     Heard,
+    HeldUp,
     Interrupted,
     NodeBack,
     NodeIdle,
@@ -23,7 +24,11 @@ from launcher.events import (
     ReopenFailed,
     Restarting,
     RunCreated,
+    StacksTaken,
+    Stalled,
+    Stepped,
     Tick,
+    Wrote,
 )
 
 HOSTS = ("a", "b")
@@ -358,10 +363,113 @@ def test_step_of_a_run():
     assert run.state.step == 4
 
 
+def tick(run, seconds):
+    """Time passes as it does: ticks, and all nodes are heard. The actions that came of it."""
+    return [
+        action
+        for _ in range(round(seconds / 0.5))
+        for actions in (*(run.send(Heard, host, dt=0) for host in HOSTS), run.send(Tick, dt=0.5))
+        for action in actions
+    ]
+
+
+def stand_still(run):
+    """Two steps are known, then nothing comes for longer than the limit."""
+    for step in (1, 2):
+        run.send(Stepped, dict.fromkeys(range(4), step))
+        run.send(Progressed, {"0-3": step})
+    return tick(run, 33)
+
+
+def look(*frames, **more):
+    return {"state": "S", "stack": "Current thread 0x1 (most recent call first):\n" + "".join(
+        f'  File "{file}", line {line} in {name}\n' for file, line, name in frames), **more}  # fmt: skip
+
+
+def test_a_stall_takes_stacks_then_stops():
+    """running -> stalled -> stopping: nothing is ended before every node has told what its ranks do."""
+    run = Run().start()
+    write, take = stand_still(run)
+    assert (take, run.state.state) == (TakeStacks(1), "stalled")
+    assert isinstance(write.event, Stalled)
+    waits, own = (
+        look(("/v/site-packages/torch/distributed/c.py", 9, "wait"), ("/t.py", 5, "step")),
+        look(("/t.py", 7, "load")),
+    )
+    assert run.send(StacksTaken, "a", {"0": waits, "1": waits}) == ()
+    held_up, stop = run.send(StacksTaken, "b", {"2": own, "3": waits})
+    assert (held_up.event, stop) == (HeldUp(run.state.t, 1, 2), StopRanks(1, 30.0))
+    failure = run.state.first_failure
+    assert (failure.cause, failure.rank, failure.host, failure.step) == ("stall", 2, "b", 2)
+    assert failure.message.startswith("has not finished step 3, in /t.py:7 load (no progress for 32 s")
+    assert failure.message.endswith("; ranks 0-1,3: in /t.py:5 step")
+    assert story(run.replayed()) == story(run.state)
+
+
+def test_a_node_that_does_not_tell_is_not_waited_for_long():
+    """The stacks of a node whose agent hangs too are missed, and the run goes on to its end or restart."""
+    run = Run().start()
+    stand_still(run)
+    run.send(StacksTaken, "a", {"0": look(), "1": look()})
+    assert StopRanks(1, 30.0) in tick(run, 6)
+    run.exit(1, None, "SIGTERM")
+    run.idle()
+    assert (run.state.state, run.state.attempt) == ("starting", 2)
+    assert run.state.pace.gaps == ()
+
+
+def test_a_rank_that_falls_while_stacks_are_taken():
+    """Its own failure is the answer: the stall was its shadow."""
+    run = Run().start()
+    stand_still(run)
+    assert run.exit(3, 9) == (StopRanks(1, 30.0),)
+    assert run.state.first_failure.cause == "exit"
+
+
+def test_no_stall_while_steps_come():
+    """Steps at any pace below the limit are no stall, however long it goes on."""
+    run = Run().start()
+    for step in range(1, 30):
+        run.send(Stepped, dict.fromkeys(range(4), step))
+        assert tick(run, 25) == []
+    assert run.state.state == "running"
+
+
+def test_a_node_that_is_not_heard_does_not_stall():
+    """While a node is silent nothing is known of its ranks: that is the other clock's business."""
+    run = Run(heartbeat_timeout_s=999.0, lease_s=9999.0).start()
+    for step in (1, 2):
+        run.send(Stepped, dict.fromkeys(range(4), step))
+    for _ in range(200):
+        run.send(Heard, "a", dt=1.0)
+    assert run.state.state == "running"
+
+
+def test_a_controller_that_slept_sees_no_stall():
+    """Time in which nobody looked (a suspended laptop, SIGSTOP) is nobody's stall."""
+    run = Run(lease_s=9999.0).start()
+    for step in (1, 2):
+        run.send(Stepped, dict.fromkeys(range(4), step))
+    run.send(Heard, "a", dt=3600.0)
+    run.send(Heard, "b")
+    assert run.state.state == "running"
+
+
+def test_a_script_that_reports_nothing():
+    """auto: not watched. A number counts from its last output, and from the start without any."""
+    assert tick(Run(script=True).start(), 2000) == []
+    run = Run(script=True, stall_timeout_s=4.0).start()
+    assert tick(run, 5) == []
+    run.send(Wrote)
+    assert tick(run, 5) == []
+    assert TakeStacks(1) in tick(run, 2)
+
+
 MOMENTS = {
     "picking a port": lambda run: None,
     "starting": lambda run: (run.send(PortPicked, "x", 1), run.send(RankStarted, 0, 1)),
     "running": lambda run: run.start(),
+    "taking stacks": lambda run: stand_still(run.start()),
     "stopping": lambda run: run.start().exit(1),
     "a node lost": lambda run: run.start().send(NodeLost, "b", "cut"),
     "restarting": lambda run: (run.start().exit(1), run.idle()),
@@ -389,7 +497,8 @@ def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
 
 EDGES = {
     "starting": {"starting", "running", "stopping", "restarting", "finished", "failed", "stopped"},
-    "running": {"running", "stopping", "restarting", "finished", "failed", "stopped"},
+    "stalled": {"stalled", "stopping", "restarting", "finished", "failed", "stopped"},
+    "running": {"running", "stalled", "stopping", "restarting", "finished", "failed", "stopped"},
     "stopping": {"stopping", "restarting", "failed", "stopped"},
     "restarting": {"restarting", "starting", "failed", "stopped"},
     "finished": {"finished"},
@@ -406,12 +515,18 @@ records = st.sampled_from(
         {"kind": "x"},
     ]
 )
+looks = st.fixed_dictionaries(
+    {"state": st.sampled_from("STD")}, optional={"stack": st.just("junk"), "note": st.just("x")}
+)
 occurrences = st.one_of(
     st.just((PortPicked, "x", 1)),
     st.tuples(st.just(RankStarted), ranks, st.just(7)),
     st.tuples(st.just(RankReported), ranks, records),
     st.tuples(st.just(RankExited), ranks, st.none() | st.integers(0, 2), signals, st.just(""), st.none()),
     st.tuples(st.just(Progressed), st.fixed_dictionaries({"0-3": st.integers(0, 9)})),
+    st.tuples(st.just(Stepped), st.dictionaries(ranks, st.integers(1, 9))),
+    st.just((Wrote,)),
+    st.tuples(st.just(StacksTaken), hosts, st.dictionaries(ranks.map(str), looks)),
     st.tuples(st.just(Heard), hosts),
     st.tuples(st.just(NodeIdle), hosts),
     st.tuples(st.just(NodeIdle), hosts),
@@ -432,12 +547,12 @@ sequences = st.lists(
 
 
 @settings(max_examples=300)
-@given(sequences, st.booleans(), st.integers(0, 3))
-def test_any_sequence_of_events(sequence, script, max_restarts):
+@given(sequences, st.booleans(), st.integers(0, 3), st.none() | st.integers(1, 9))
+def test_any_sequence_of_events(sequence, script, max_restarts, stall_timeout_s):
     """No illegal step, no restart too many, at most one end, a journal that replays to the same story, and after an
     interrupt an end as soon as every host is idle or lost.
     """
-    run = Run(script=script, max_restarts=max_restarts)
+    run = Run(script=script, max_restarts=max_restarts, stall_timeout_s=stall_timeout_s)
     for (kind, *fields), dt, attempt in sequence:
         before = run.state
         run.send(kind, *fields, dt=dt, attempt=attempt)
@@ -463,7 +578,7 @@ class World:
     """Nodes as they behave: they do what actions ask for, or fail, by chance."""
 
     def __init__(self, random, max_restarts):
-        self.random, self.run = random, Run(max_restarts=max_restarts)
+        self.random, self.run = random, Run(max_restarts=max_restarts, stall_timeout_s=3.0, script=True)
         self.todo = list(self.run.actions)
 
     def tell(self, kind, *fields):
@@ -478,6 +593,11 @@ class World:
         elif isinstance(action, StartRanks):
             for rank in state.ranks:
                 self.tell(RankStarted, rank.rank, 1)
+        elif isinstance(action, TakeStacks) and lucky:
+            for host in HOSTS:
+                self.tell(
+                    StacksTaken, host, {str(r.rank): {"state": "S"} for r in state.ranks if r.host == host}
+                )
         elif isinstance(action, StopRanks) and state.in_flight:
             for rank in state.ranks:
                 if not rank.over:
