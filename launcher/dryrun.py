@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from distperf.recipe.estimate import StateBytes, model_state, parameter_count
-from launcher import words
+from launcher import stall, words
 from launcher.checks import candidates
 from launcher.launch import (
     Parsed,
@@ -17,6 +17,7 @@ from launcher.launch import (
     parse,
     plan,
     slots_known,
+    stall_timeout_s,
     with_probed_slots,
 )
 from launcher.nodes import Nodes
@@ -94,6 +95,8 @@ def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
     ]
     if outcome.spec is not None:
         lines += _training_lines(outcome, value)
+    else:
+        lines.append(f"stalls     {stall.watched(stall_timeout_s(outcome.parsed))}")
     lines += [f"warning: {warning}" for warning in value["warnings"]]
     lines += [f"{node['host']}: {node['connect']}" for node in value["nodes"] or () if node["connect"]]
     for rank in value["ranks"]:

@@ -286,7 +286,7 @@ def describe(planned: Planned) -> str:
     if len(placement.nodes) > 4:
         where += f" and {len(placement.nodes) - 4} more nodes"
     if spec is None:
-        return f"{where}, {planned.program.args[0]}, {stall.watched(_stall_timeout_s(planned))}"
+        return f"{where}, {planned.program.args[0]}, {stall.watched(stall_timeout_s(planned.parsed))}"
     return f"{where}, ZeRO-{spec.parallel.zero}, {spec.precision}, {spec.train.steps} steps"
 
 
@@ -306,8 +306,9 @@ def _write_folder(planned: Planned) -> None:
     run.write_json(run.placement, [asdict(rank) for rank in planned.placement.ranks])
 
 
-def _stall_timeout_s(planned: Planned) -> float | None:
-    given = planned.parsed.recipe.launch.stall_timeout_s
+def stall_timeout_s(parsed: Parsed) -> float | None:
+    """Seconds without a step that the recipe allows; None for auto."""
+    given = parsed.recipe.launch.stall_timeout_s
     return None if given == "auto" else given
 
 
@@ -319,7 +320,7 @@ def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
         lease_s=launch.lease_s,
         grace_s=launch.grace_s,
         script=spec is None,
-        stall_timeout_s=_stall_timeout_s(planned),
+        stall_timeout_s=stall_timeout_s(planned.parsed),
     )
     ranks: list[dict[str, Any]] = [
         {key: value for key, value in asdict(rank).items() if key != "slot"}

@@ -106,3 +106,26 @@ def test_failure_json():
     }  # fmt: skip
     assert value["followers"] == [0, 2, 3]
     assert failure_json(None) is None
+
+
+def test_a_stall():
+    """What every rank was doing, equal ones once, safe on a terminal; then the last lines of the one that held up."""
+    waits = {
+        "ranks": "0,2-3",
+        "where": "in a.py:3 step",
+        "collective": "all_reduce #17",
+        "stack": "a.py:3 step\na.py:9 <module>",
+    }
+    own = {"ranks": "1", "where": "in \x1b[2Jb.py:1 f", "collective": None, "stack": "b.py:1 f"}
+    stalled = replace(
+        FAILED, cause="stall", message="has not finished step 5", stacks=(waits, own), traceback="b.py:1 f"
+    )
+    assert failure_lines(stalled)[1:-3] == [
+        "  ranks 0,2-3: in a.py:3 step, all_reduce #17",
+        "    | a.py:3 step",
+        "    | a.py:9 <module>",
+        "  rank 1: in b.py:1 f",
+        "    | b.py:1 f",
+        "  its last lines:",
+    ]
+    assert failure_json(stalled)["stacks"] == [waits, own]

@@ -64,9 +64,8 @@ env = {k: v for k, v in os.environb.items() if k.decode() not in own}
 assert all(libc.getenv(k) == v for k, v in os.environb.items())
 assert libc.getenv(b"OPENBLAS_NUM_THREADS") is None
 main = sys.modules["__main__"]
-paths = [os.path.realpath("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")]
-fds = [path for path in paths if not path.startswith("/proc/") or ":" in path]
-fds.remove(os.environ["DISTPERF_STACK_FILE"]) if os.environ["DISTPERF_STACK_FILE"] in fds else None
+fds = [fd for fd in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + fd)]
+fds = [fd for fd in fds if not os.readlink("/proc/self/fd/" + fd).endswith(".stacks")]
 print(json.dumps({
     "env": {repr(k): repr(v) for k, v in sorted(env.items())},
     "argv": sys.argv, "orig": sys.orig_argv, "cwd": os.getcwd(), "path": sys.path, "executable": sys.executable,
