@@ -83,10 +83,12 @@ SKIPS = """
 import os, time
 import torch.distributed as dist
 import distperf
+from distperf.measure.recorder import answer_requests
 
 def skip():
     time.sleep(60)
 
+answer_requests()  # as training does
 dist.init_process_group("gloo")
 for step in range(1, 9):
     if step == 3 and dist.get_rank() == 1:
@@ -97,13 +99,14 @@ for step in range(1, 9):
 
 
 def test_a_rank_that_skips_a_collective(tmp_path):
-    """The odd one out is named; the others are shown once, waiting in the barrier."""
+    """The odd one out is named; the others are shown once, waiting in the barrier, which the flight recorder counts."""
     failure, _ = failed(script(tmp_path, SKIPS, *QUICK, *ONCE, "--set", "launch.warm_start=true"))
     assert (failure["rank"], failure["step"]) == (1, 2)
     assert " skip" in failure["message"]
     waiting = failure["stacks"][0]
     assert waiting["ranks"] == "0,2"
     assert "barrier" in waiting["stack"]
+    assert waiting["collective"] == "barrier #3"
 
 
 SILENT = "import time\ntime.sleep(float(__import__('sys').argv[1]))\n"

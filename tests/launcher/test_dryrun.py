@@ -34,3 +34,13 @@ def test_unknown_slots(request_of):
     assert (plan["world_size"], plan["ranks"]) == (None, None)
     assert [host["slots"] for host in plan["hosts"]] == [None, 2]
     assert "--probe" in as_text(found, with_commands=False)[-1]
+
+
+def test_whether_a_script_is_watched(tmp_path):
+    """The plan says what a stall is for a script, which may report no steps."""
+    auto = as_text(outcome(Request(script="x.py"), probe=False), with_commands=False)
+    assert "stalls     watched for stalls from its first distperf.report on" in auto
+    given = as_text(
+        outcome(Request(script="x.py", sets=("launch.stall_timeout_s=9",)), probe=False), with_commands=False
+    )
+    assert any("stalled after 9 s without a step" in line for line in given)
