@@ -116,7 +116,7 @@ class Console:
         try:
             stream.write(text)
             stream.flush()
-        except BrokenPipeError:  # its reader has left (`| head`): the run goes on
+        except OSError:  # its reader has left (`| head`), the terminal is closed, a disk is full: the run goes on
             self._gone.append(stream)
 
 
