@@ -103,7 +103,7 @@ def say(line: str) -> None:
     """A line for the user, if there still is one to read it."""
     try:
         print(line, file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:  # a pipe without a reader, a terminal that was closed
         pass
 
 

@@ -152,7 +152,11 @@ class Place:
         """Bytes that a rank has written and its log does not hold; what it holds must be what was written."""
         side = self.folder / f"written-{attempt}-{rank}"
         log = logs(run, attempt)[rank]
-        own = [line for line in log.split(b"\n")[:-1] if line.startswith(b"line ") and line.endswith(b" %d" % rank)]
+        own = [
+            line
+            for line in log.split(b"\n")[:-1]
+            if line.startswith(b"line ") and line.endswith(b" %d" % rank)
+        ]
         steps = [int(line.split()[1]) for line in own]
         assert not steps or steps == list(range(steps[0], steps[-1] + 1))
         return max(0, int(side.read_text()) - len(b"\n".join([*own, b""]))) if side.exists() else 0
@@ -210,7 +214,7 @@ def out_of_memory(place: Place) -> Found:
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(CGROUP_BYTES))
-        run = place.start("memory")
+        run = place.start("memory", 150)
         (group / "cgroup.procs").write_text(str(run.process.pid))
         run.end(within_s=60)
         return place.found(run, float((place.folder / "fell").read_text()), is_event("RankExited"))
