@@ -11,6 +11,7 @@ import argparse
 import datetime
 import os
 import platform
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -30,7 +31,8 @@ HEAD = (
 
 
 def line(row: Row, found: Found) -> str:
-    cause = f"{found.cause}: {found.message.splitlines()[0]}" if found.cause else "-"
+    message = re.sub(r"'/\S+/", "'.../", found.message.partition("\n")[0])  # folders are made anew for each row
+    cause = f"{found.cause}: {message}" if found.cause else "-"
     cells = (row.name, cause, f"{found.noticed_s:.2f}", found.outcome, found.left, found.lost_bytes)
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |\n"
 
