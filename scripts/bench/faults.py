@@ -31,7 +31,9 @@ HEAD = (
 
 
 def line(row: Row, found: Found) -> str:
-    message = re.sub(r"'/\S+/", "'.../", found.message.partition("\n")[0])  # folders are made anew for each row
+    message = re.sub(
+        r"'/\S+/", "'.../", found.message.partition("\n")[0]
+    )  # folders are made anew for each row
     cause = f"{found.cause}: {message}" if found.cause else "-"
     cells = (row.name, cause, f"{found.noticed_s:.2f}", found.outcome, found.left, found.lost_bytes)
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |\n"
