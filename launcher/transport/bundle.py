@@ -32,6 +32,7 @@ _MODULES = (
     "launcher.agent.nursery",
     "launcher.agent.warm",
     "launcher.agent.stacks",
+    "launcher.agent.memory",
     "launcher.agent.ranks",
     "launcher.agent.probes",
     "launcher.agent.questions",

@@ -497,9 +497,10 @@ def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
 
 EDGES = {
     "starting": {"starting", "running", "stopping", "restarting", "finished", "failed", "stopped"},
-    "stalled": {"stalled", "stopping", "restarting", "finished", "failed", "stopped"},
+    "stalled": {"stalled", "stopping", "restarting", "starting", "finished", "failed", "stopped"},
     "running": {"running", "stalled", "stopping", "restarting", "finished", "failed", "stopped"},
-    "stopping": {"stopping", "restarting", "failed", "stopped"},
+    # starting: where there is nothing to wait for
+    "stopping": {"stopping", "restarting", "starting", "failed", "stopped"},
     "restarting": {"restarting", "starting", "failed", "stopped"},
     "finished": {"finished"},
     "failed": {"failed"},
