@@ -41,7 +41,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
         hosts = [
             {"host": label(h), "slots": None if h.slots is None else len(h.slots)} for h in outcome.hosts
         ]
-        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", *OPEN))
+        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", "spares", *OPEN))
         return {"schema": SCHEMA, **empty, "warnings": list(outcome.warnings), "hosts": hosts, "ranks": None}
     spec, state = outcome.spec, _state(outcome)
     per_rank = {

@@ -93,6 +93,7 @@ class RunState:
     failure: Failure | None = None  # of this attempt
     first_failure: Failure | None = None  # of the attempt that decided the run, or the newest one
     in_flight: bool = False  # an attempt's ranks have been started and not all nodes are idle again
+    rank_hosts: dict[int, tuple[str, ...]] = field(default_factory=dict)  # attempt -> host of each rank
     restart_at: float | None = None
     asked: tuple[str, ...] | None = None  # places for which a placement is being made
     unplaceable: str | None = None  # why there is no placement for them

@@ -103,9 +103,11 @@ def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
     ranks = tuple(Rank(r.rank, r.local_rank, r.host, r.node_rank, r.coordinates) for r in state.ranks)
     here = dict.fromkeys((m.host for m in state.pool if m.host not in state.lost), event.t)
     heard = {**here, **state.heard}  # one that says nothing from now on is silent
-    state = dataclasses.replace(state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t,
-                                heard=heard, idle=frozenset(), failure=None, restart_at=None, asked=None)  # fmt: skip
-    return state, ()
+    rank_hosts = {**state.rank_hosts, event.attempt: tuple(rank.host for rank in ranks)}
+    return dataclasses.replace(
+        state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t, rank_hosts=rank_hosts,
+        heard=heard, idle=frozenset(), failure=None, restart_at=None, asked=None,
+    ), ()  # fmt: skip
 
 
 def _port_picked(state: RunState, event: PortPicked) -> Step:
