@@ -74,6 +74,7 @@ class Hostfile:
     path: str
     hosts: tuple[Host, ...]
     warnings: tuple[str, ...] = ()
+    text: str | None = None  # None: no file, this machine
 
 
 def load_hostfile(path: str | os.PathLike[str]) -> Hostfile:
@@ -124,7 +125,7 @@ def parse_hostfile(text: str, path: str) -> Hostfile:
     if not places:
         raise HostfileError(f"{path}: no host in this file. Write one host a line, such as 'gpu-a slots=8'.")
     warning = f"{path}: max_slots= is ignored (line {fold_numbers(ignored)}); slots= is what counts"
-    return Hostfile(path, tuple(places.values()), (warning,) if ignored else ())
+    return Hostfile(path, tuple(places.values()), (warning,) if ignored else (), text)
 
 
 def host_names(text: str) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def echo_through_first_stage(stream) -> None:
 
 @pytest.mark.parametrize("user", ["trainer", "tess"])
 def test_bootstrap_in_any_login_shell(lab, user):
-    """The first stage starts from bash and from tcsh alike."""
+    """B05: the first stage starts from bash and from tcsh alike."""
     if user == "tess" and shutil.which("tcsh") is None and os.environ.get("CI") != "true":
         pytest.skip("needs tcsh")
     stream = lab.transport(bundle.command()).connect(Host("host1", None, user=user))
@@ -91,7 +91,7 @@ def test_bootstrap_in_any_login_shell(lab, user):
 
 
 def test_noise_of_a_profile_comes_first(lab):
-    """What .bashrc prints arrives before the command's own output, and neither is damaged."""
+    """B03: What .bashrc prints arrives before the command's own output, and neither is damaged."""
     lab.ssh(1, """echo 'echo welcome; echo "{\\"json\\": 1}"' > .bashrc""")
     stream = lab.transport(bundle.command()).connect(HOST1)
     echo_through_first_stage(stream)
@@ -170,7 +170,7 @@ def test_callers_stdin_is_not_touched(lab):
 
 
 def test_unknown_host(lab, tmp_path):
-    """An empty known_hosts: refused in seconds, with the commands to run; nothing is written."""
+    """B11: An empty known_hosts: refused in seconds, with the commands to run; nothing is written."""
     known = tmp_path / "known_hosts"
     started = time.monotonic()
     with pytest.raises(HostKeyRejected, match=r"unknown host key.*ssh-keyscan -p 22") as caught:
@@ -181,7 +181,7 @@ def test_unknown_host(lab, tmp_path):
 
 
 def test_changed_host_key(lab, tmp_path):
-    """A reinstalled host is refused with file and line of the old key, whatever StrictHostKeyChecking says."""
+    """B10: A reinstalled host is refused with file and line of the old key, whatever StrictHostKeyChecking says."""
     known = tmp_path / "known_hosts"
     known.write_text(f"# two hosts\n{lab.address(2)} {keys(lab, 2)}\n{lab.address(1)} {keys(lab, 2)}\n")
     config = f"UserKnownHostsFile {known}\nStrictHostKeyChecking no"
@@ -233,7 +233,7 @@ def test_accept_new_is_the_users_word(lab, tmp_path, caplog):
 
 
 def test_password_only_account(lab):
-    """An account that takes a password only: refused in seconds, nobody is asked."""
+    """B11: An account that takes a password only: refused in seconds, nobody is asked."""
     started = time.monotonic()
     with pytest.raises(
         AuthFailed, match=r"no login as paul@.*the server takes password.*ssh-copy-id"

@@ -290,10 +290,11 @@ def test_any_text_is_a_hostfile_or_a_hostfile_error(text):
 
 
 def test_load(tmp_path):
-    """A file is read as UTF-8, with or without BOM."""
+    """A file is read as UTF-8, with or without BOM, once (it may be a pipe), and its text is kept as it was."""
     path = tmp_path / "hosts"
     path.write_bytes(b"\xef\xbb\xbfgpu-a slots=1 workdir=/gr\xc3\xb6\r\n")
-    assert load_hostfile(path) == Hostfile(str(path), (Host("gpu-a", (0,), workdir="/grö", line=1),))
+    hosts = (Host("gpu-a", (0,), workdir="/grö", line=1),)
+    assert load_hostfile(path) == Hostfile(str(path), hosts, text="\ufeffgpu-a slots=1 workdir=/grö\r\n")
 
 
 def test_a11_named_and_unusable(tmp_path):

@@ -94,7 +94,7 @@ def test_config_path_from_the_environment(tmp_path, monkeypatch, listener):
 
 
 def test_describe_shows_user_options_and_ours(tmp_path):
-    """The command to try by hand holds the user's options beside our defaults; the user's value wins."""
+    """B13: the command to try by hand holds the user's options beside our defaults; the user's value wins."""
     (tmp_path / "config").write_text("Host slow\n  ConnectTimeout 33\n")
     path = str(tmp_path / "config")
     transport = SshTransport(config_path=path, options={"ConnectTimeout": "3", "LogLevel": "ERROR"})

@@ -26,7 +26,7 @@ def field_report(tmp_path):
 
 @needs_ssh
 def test_means_what_it_means_to_ssh(field_report):
-    """Included files, Match and patterns give host name, key and port as `ssh -G` does, and no jump."""
+    """B07: included files, Match and patterns give host name, key and port as `ssh -G` does, and no jump."""
     (target,) = SshConfig(str(field_report)).route("gpu-a")
     assert (target.hostname, target.port, target.jumps) == ("192.0.2.7", 2222, ())
     assert target.keys == (f"{HOME}/.ssh/id_gpu",)
