@@ -80,7 +80,9 @@ def _fill(
     here = {member.host for member in pool if member.host not in lost and member.host not in avoided}
     free = [member for member in pool if member.host in here and member.host not in places]
     holders = [host if host in here | trying else EMPTY for host in places]
-    largest_first = sorted(range(len(places)), key=lambda place: -pool[place].slots)  # so that most can be held
+    largest_first = sorted(
+        range(len(places)), key=lambda place: -pool[place].slots
+    )  # so that most can be held
     for place in largest_first:
         fitting = next((member for member in free if member.slots >= pool[place].slots), None)
         if holders[place] == EMPTY and fitting is not None:

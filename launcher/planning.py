@@ -115,7 +115,7 @@ def parse(request: Request) -> Parsed:
     return Parsed(
         recipe=recipe,
         hosts=hosts,
-        hostfile_text=None if request.hosts is None else request.hosts.read_text(encoding="utf-8-sig"),
+        hostfile_text=hostfile.text,
         warnings=hostfile.warnings,
         run=RunDir(request.run_dir.absolute() / new_run_id(recipe.name)),
         workdir=os.path.abspath(recipe.launch.workdir),
@@ -155,8 +155,11 @@ def find_checkpoint(resume: str | None, runs: Path) -> str:
     from distperf.checkpoint.manifest import MANIFEST
 
     path = Path(resume)
-    if (path / MANIFEST).exists() or (path.is_dir() and any(path.glob(f"step-*/{MANIFEST}"))):
-        return str(path.absolute())
+    try:
+        if (path / MANIFEST).exists() or (path.is_dir() and any(path.glob(f"step-*/{MANIFEST}"))):
+            return str(path.absolute())
+    except (OSError, ValueError) as error:  # a name too long, a NUL
+        raise UsageError(f"--resume {resume!r:.100}: {error}") from None
     run = find_run(resume, runs)
     try:
         folder = json.loads(run.runspec.read_text())["checkpoint"]["dir"]

@@ -94,9 +94,8 @@ def launch(
     if dry_run:
         _show_plan(request, probe, as_json, with_commands=True)
         return
-    if detach:
-        raise typer.Exit(detached(lambda leave: start(request, say, leave)))
-    raise typer.Exit(start(request, say))
+    code = detached(lambda leave: start(request, say, leave)) if detach else start(request, say)
+    raise typer.Exit(code)
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Hosts that die for good: a spare takes over, or the run goes on with fewer, and the curve is as if nothing had been."""
+"""Hosts that die for good: a spare takes over, or fewer nodes go on, and the curve is as if nothing had been."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ def test_a_spare_takes_over(lab, place, one_process):
     assert "(1 spare: host3)" in err
     assert "host3 takes the place of host2" in err
     assert [rank["host"] for rank in status["ranks"]] == ["host1", "host1", "host3", "host3"]
-    assert [rank["host"] for rank in json.loads((run.run / "placement.json").read_text())][2:] == ["host3"] * 2
+    assert [rank["host"] for rank in json.loads((run.run / "placement.json").read_text())][2:] == [
+        "host3"
+    ] * 2
     assert_same_curve(run.losses(), one_process)
 
 
 def test_fewer_nodes_with_the_same_batch(lab, place, one_process):
     """No spare, min_nodes 1: two ranks do what four did, with the same global batch and curve."""
-    run, status, err = launch_and_lose_host2(
-        lab, place, "host1 slots=2\nhost2 slots=2\n", "min_nodes: 1"
-    )
+    run, status, err = launch_and_lose_host2(lab, place, "host1 slots=2\nhost2 slots=2\n", "min_nodes: 1")
     assert "going on without host2" in err
     assert [rank["host"] for rank in status["ranks"]] == ["host1", "host1"]
     spec = json.loads((run.run / "runspec.json").read_text())

@@ -211,7 +211,11 @@ def test_no_plan_for_the_nodes_that_are_left(launch):
 
 def test_a_host_that_fails_twice_is_set_aside(launch):
     """The spare takes over although the host is there, and the host's agent leaves in order at the end."""
-    a, b, c = failing(), ScriptedAgent(lambda agent, start: start.attempt > 2 and agent.finish(start)), finishing()
+    a, b, c = (
+        failing(),
+        ScriptedAgent(lambda agent, start: start.attempt > 2 and agent.finish(start)),
+        finishing(),
+    )
     state, screen, _ = launch(a=[a], b=[b], c=[c], spares=1)
     assert (state.state, state.attempt, state.hosts) == ("finished", 3, ("c", "b"))
     assert "a is set aside: the first failure was there too often" in screen.notes

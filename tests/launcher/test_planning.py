@@ -95,7 +95,10 @@ def test_a_script_takes_what_is_there(tmp_path):
     [
         (["launch.spares=2"], "launch.spares is 2, but there are 2 hosts: at least one must be no spare"),
         (["launch.min_nodes=3"], "launch.min_nodes is 3, but there are 2 hosts: at most 2 is possible"),
-        (["launch.min_nodes=2", "launch.spares=1"], "there are 2 hosts, 1 of them spare: at most 1 is possible"),
+        (
+            ["launch.min_nodes=2", "launch.spares=1"],
+            "there are 2 hosts, 1 of them spare: at most 1 is possible",
+        ),
     ],
 )
 def test_numbers_that_do_not_fit_the_hosts(planned, sets, words):

@@ -112,7 +112,9 @@ def test_a_late_writer_of_an_earlier_attempt_changes_nothing(tmp_path, alone):
         with pytest.raises(CheckpointError, match="attempt 2 of this run has begun, and this is 1"):
             late.save(step, divide()[0], optimizer_step=step, tokens=0)
     with pytest.raises(CheckpointError, match="attempt 2 of this run has begun"):
-        late._commit(partial, tmp_path / "step-00000010", [[]], {"step": 10, "optimizer_step": 10, "tokens": 0})
+        late._commit(
+            partial, tmp_path / "step-00000010", [[]], {"step": 10, "optimizer_step": 10, "tokens": 0}
+        )
     assert [info.step for info in list_checkpoints(folder)] == [5]
     assert writer.save(10, divide()[0], optimizer_step=10, tokens=0).written
     assert [(info.step, info.manifest.attempt) for info in list_checkpoints(folder)] == [(10, 2)]
