@@ -93,7 +93,7 @@ def observe(state: RunState, event: Event) -> Step:
         state = dataclasses.replace(state, t=event.t)
     if getattr(event, "attempt", state.attempt) != state.attempt and not isinstance(event, AttemptBegan):
         return state, ()  # a late word of an attempt that is over
-    if getattr(event, "rank", 0) >= len(state.ranks):
+    if getattr(event, "rank", -1) >= len(state.ranks):
         return state, ()  # or of a rank that there was before nodes became fewer
     handler = _HANDLERS.get(type(event))
     return handler(state, event) if handler else (state, ())
