@@ -44,9 +44,8 @@ class Console:
             widths = max(map(len, self._state.hosts)), len(str(len(self._state.ranks) - 1))
             self._lines[key] = prefix(host, rank, *widths), Lines()
         start, lines = self._lines[key]
-        whole = [f"{start}{line}\n" for line in lines.feed(data)]
-        if whole:
-            self._print(self._out, "".join(whole))
+        if whole := lines.feed(data):
+            self._print(self._out, start + f"\n{start}".join(whole) + "\n")
 
     def metrics(self, line: dict[str, Any]) -> None:
         """See Screen."""
@@ -116,7 +115,9 @@ class Console:
         try:
             stream.write(text)
             stream.flush()
-        except BrokenPipeError:  # its reader has left (`| head`): the run goes on
+        except (
+            OSError
+        ):  # its reader has left (`| head`), the terminal is closed, a disk is full: the run goes on
             self._gone.append(stream)
 
 

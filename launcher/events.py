@@ -73,7 +73,7 @@ class RankReported(Event):
 
 @dataclass(frozen=True)
 class RankExited(Event):
-    """The rank has ended, or could not be started (error)."""
+    """The rank has ended, or could not be started (error). oom: the kernel killed it for memory, and this is how."""
 
     attempt: int
     rank: int
@@ -81,6 +81,7 @@ class RankExited(Event):
     signal: str | None
     log_tail: str
     error: str | None
+    oom: str | None = None
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,17 @@ class Lines:
     def __init__(self) -> None:
         self._partial = b""
 
-    def feed(self, data: bytes) -> Iterator[str]:
+    def feed(self, data: bytes) -> list[str]:
         """Lines that are complete now."""
-        *whole, self._partial = (self._partial + data).split(b"\n")
-        for line in whole:
-            yield printable(line)
-        if len(self._partial) > MAX_LINE_BYTES and b"\r" in self._partial:
-            self._partial = self._partial[self._partial.rindex(b"\r") :]  # the last state of a bar counts
+        whole, found, rest = (self._partial + data).rpartition(b"\n")
+        self._partial = rest
+        lines = _printable_lines(whole) if found else []
+        if len(rest) > MAX_LINE_BYTES and b"\r" in rest:
+            self._partial = rest[rest.rindex(b"\r") :]  # the last state of a bar counts
         if len(self._partial) > 16 * MAX_LINE_BYTES:
-            yield printable(self._partial)
+            lines.append(printable(self._partial))
             self._partial = b""
+        return lines
 
     def rest(self) -> Iterator[str]:
         """A last line without an end."""
@@ -55,8 +56,21 @@ class Lines:
             self._partial = b""
 
 
+def _printable_lines(data: bytes) -> list[str]:
+    """Lines of whole ones, each as `printable` gives it. Most output is plain, and seen to be so at once."""
+    text = data.decode("utf-8", "replace")
+    if text.replace("\n", "").isprintable():
+        lines = text.split("\n")
+        if max(map(len, lines)) <= MAX_LINE_BYTES:
+            return lines
+    return [printable(line) for line in data.split(b"\n")]
+
+
 def printable(line: bytes) -> str:
     """One line as it is safe and useful on a terminal: last state of a bar, no escapes, bad bytes marked."""
+    text = line.decode("utf-8", "replace")
+    if text.isprintable() and len(text) <= MAX_LINE_BYTES:
+        return text
     states = [state for state in line.split(b"\r") if state.strip()]
     text = (states[-1] if states else b"").decode("utf-8", "replace").expandtabs()
     text = _CONTROL.sub("", text)

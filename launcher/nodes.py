@@ -23,6 +23,9 @@ from launcher.transport.channel import Channel, Closed, Talk
 GREET_LIMIT_S = 30.0  # from a session to the agent's hello: a slow profile, a cold python on a network disk
 CONNECT_THREADS = 64
 PING_S = 5.0  # well within any lease
+LOG_PIECES = (
+    64  # of up to 256 KiB that wait in the inbox: who reads a link faster than they are written down waits
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Nodes:
         self._talks: dict[str, Talk] = {}  # of hosts whose link is gone and may come back
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
+        self._log_room = threading.BoundedSemaphore(LOG_PIECES)
         self._kept: deque[tuple[str, Any]] = deque()  # arrived while `ask` waited for something else
 
     @property
@@ -109,7 +113,13 @@ class Nodes:
 
     def next(self, limit_s: float) -> tuple[str, Any]:
         """What has arrived, oldest first: (host label, message). Raises queue.Empty after limit_s."""
-        return self._kept.popleft() if self._kept else self.inbox.get(timeout=limit_s)
+        return self._kept.popleft() if self._kept else self._take(limit_s)
+
+    def _take(self, limit_s: float) -> tuple[str, Any]:
+        host, message = self.inbox.get(timeout=limit_s)
+        if isinstance(message, protocol.LogBytes):
+            self._log_room.release()
+        return host, message
 
     def tell(self, host: str, message: protocol.Message) -> None:
         """Send one host a message; one that is gone is told nothing, one whose link is gone later."""
@@ -174,7 +184,7 @@ class Nodes:
         while waiting:
             wait_s = max(0.01, min(PING_S, limit_s, deadline - time.monotonic()))
             try:
-                host, message = self.inbox.get(timeout=wait_s)
+                host, message = self._take(wait_s)
             except queue.Empty:
                 silent_s += wait_s
                 if silent_s < limit_s and time.monotonic() < deadline:
@@ -229,6 +239,8 @@ class Nodes:
     def _deliver(self, channel: Channel, message: Any) -> None:
         if isinstance(message, Closed) and self._channels.get(channel.host) is not channel:
             return  # of a channel that has been replaced
+        if isinstance(message, protocol.LogBytes):
+            self._log_room.acquire()
         self.inbox.put((channel.host, message))
 
 

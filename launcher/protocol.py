@@ -128,7 +128,10 @@ class Started(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """The rank has ended. code is None when a signal ended it; error says why it could not even be started."""
+    """The rank has ended. code is None when a signal ended it; error says why it could not even be started.
+
+    oom: how memory was the kernel's reason to kill it, where that is known.
+    """
 
     attempt: int
     rank: int
@@ -136,6 +139,7 @@ class Exited(NamedTuple):
     signal: Optional[str]
     log_tail: str
     error: Optional[str]
+    oom: Optional[str] = None
 
 
 class Record(NamedTuple):

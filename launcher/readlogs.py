@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class _RankLog:
         """A last line without an end."""
         return self._chosen(self._lines.rest())
 
-    def _chosen(self, lines: Iterator[str]) -> bytes:
+    def _chosen(self, lines: Iterable[str]) -> bytes:
         wanted = [line for line in lines if self._pattern is None or self._pattern.search(line)]
         return "".join(f"{self._start}{line}\n" for line in wanted).encode("utf-8", "replace")
 

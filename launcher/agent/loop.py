@@ -185,7 +185,8 @@ class Agent:
             error = rank.log.error()
             if error is not None and not rank.told_error:
                 self.say(protocol.Record(self._ranks.attempt, number, error))
-            self.say(protocol.Exited(self._ranks.attempt, number, code, name, rank.log.tail(), None))
+            tail, oom = rank.log.tail(), self._ranks.why_killed(number, name)
+            self.say(protocol.Exited(self._ranks.attempt, number, code, name, tail, None, oom))
 
     def _stop(self, grace_s: float) -> None:
         self._pending = []

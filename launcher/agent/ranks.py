@@ -7,6 +7,7 @@ import signal
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from launcher.agent import processes
+from launcher.agent.memory import MemoryWatch
 from launcher.agent.nursery import Nursery
 from launcher.agent.spool import RankLog, Spool
 
@@ -54,6 +55,7 @@ class Ranks:
         self.attempt = attempt
         self.all: Dict[int, Rank] = {}
         self._token = token
+        self._memory = MemoryWatch()
 
     def start(self, order: Dict[str, Any], spool: Spool, nursery: Optional[Nursery] = None) -> Rank:
         """Start one rank, from the nursery where it fits. Raises OSError; nothing is left behind then."""
@@ -70,6 +72,7 @@ class Ranks:
         finally:
             os.close(write_end)
         rank = self.all[order["rank"]] = Rank(pid, read_end, log)
+        self._memory.add(pid)
         return rank
 
     def _new_process(
@@ -100,6 +103,10 @@ class Ranks:
                 code, name = meaning(status)
                 yield by_pid[pid], code, name
 
+    def why_killed(self, number: int, name: Optional[str]) -> Optional[str]:
+        """How memory was the kernel's reason, where a rank died of the signal SIGKILL and the kernel says so."""
+        return self._memory.verdict(self.all[number].pid) if name == "SIGKILL" else None
+
     def running(self) -> List[Rank]:
         """Ranks whose process has not ended."""
         return [rank for rank in self.all.values() if not rank.ended]
@@ -122,6 +129,7 @@ class Ranks:
             os.close(rank.report_fd)
             rank.log.close()
         self.all = {}
+        self._memory.close()
 
 
 def meaning(status: int) -> Tuple[Optional[int], Optional[str]]:

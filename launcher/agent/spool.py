@@ -12,8 +12,9 @@ import tempfile
 from typing import Any, Dict, Optional, Tuple
 
 CHUNK_BYTES = 256 << 10
-TAIL_BYTES = 8 << 10
+TAIL_BYTES = 32 << 10
 TAIL_LINES = 20
+TRACEBACK = "Traceback (most recent call last):"
 
 
 class RankLog:
@@ -41,13 +42,16 @@ class RankLog:
         self._sent = min(self._sent, sent)
 
     def tail(self) -> str:
-        """The last lines, for a failure report."""
+        """The last lines, for a failure report; with a long traceback at the end, all of it."""
         size = os.fstat(self._read_fd).st_size
         data = os.pread(self._read_fd, TAIL_BYTES, max(0, size - TAIL_BYTES))
         lines = data.decode("utf-8", "replace").rstrip("\n").split("\n")
         if size > TAIL_BYTES:
             lines = lines[1:] or lines  # the first one is cut
-        return "\n".join(lines[-TAIL_LINES:])
+        start = max(0, len(lines) - TAIL_LINES)
+        if not any(TRACEBACK in line for line in lines[start:]):
+            start = next((n for n in range(start, -1, -1) if lines[n].endswith(TRACEBACK)), start)
+        return "\n".join(lines[start:])
 
     def error(self) -> Optional[Dict[str, Any]]:
         """What the rank left in its error file (torchelastic's contract), as a contract `error` record."""

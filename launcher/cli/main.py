@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -55,10 +56,15 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a rank's text must not fail on an ASCII terminal
     code = _run()
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # `distperf ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (
+            OSError
+        ) as error:  # `distperf ... | head`, a closed terminal; the interpreter's own flush must not fail
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                code = code or contract.EXIT_FAILED
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
 
 

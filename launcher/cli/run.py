@@ -64,6 +64,7 @@ def launch(
     as_json: bool = AsJson,
 ) -> None:
     """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
+    _refuse_contradictions(dry_run, detach, probe, as_json)
     if hosts is None and not (dry_run or detach):
         from launcher.transport.local import start_ahead
 
@@ -87,22 +88,26 @@ def launch(
         check=not no_check,
         quiet=quiet,
     )
+    if dry_run:
+        _show_plan(request, probe, as_json, with_commands=True)
+    elif detach:
+        raise typer.Exit(detached(lambda leave: start(request, say, leave)))
+    else:
+        raise typer.Exit(start(request, say))
+
+
+def _refuse_contradictions(dry_run: bool, detach: bool, probe: bool, as_json: bool) -> None:
     if (probe or as_json) and not dry_run:
         raise UsageError(f"{'--probe' if probe else '--json'} belongs to --dry-run")
     if detach and dry_run:
         raise UsageError("--detach and --dry-run: a dry run starts nothing that could go on")
-    if dry_run:
-        _show_plan(request, probe, as_json, with_commands=True)
-        return
-    code = detached(lambda leave: start(request, say, leave)) if detach else start(request, say)
-    raise typer.Exit(code)
 
 
 def say(line: str) -> None:
     """A line for the user, if there still is one to read it."""
     try:
         print(line, file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:  # a pipe without a reader, a terminal that was closed
         pass
 
 

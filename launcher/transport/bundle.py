@@ -31,6 +31,7 @@ _MODULES = (
     "launcher.agent.forker",
     "launcher.agent.nursery",
     "launcher.agent.warm",
+    "launcher.agent.memory",
     "launcher.agent.ranks",
     "launcher.agent.probes",
     "launcher.agent.questions",

@@ -59,3 +59,46 @@ def test_lost_node():
         "the connection ended",
     )
     assert (found.attempt, found.step, found.retry) == (2, 5, True)
+
+
+BAD_LR = 'Traceback (most recent call last):\n  File "/x/train.py", line 12, in main\n    fit()\nValueError: bad lr'
+
+
+def died(tail, code=1, **more):
+    return failure.of_rank(Rank(0, 0, "a", 0), RankExited(1.0, 1, 0, code, None, tail, None, **more))
+
+
+def test_a_script_is_asked_for_its_traceback():
+    """Without an error record, the traceback in its last lines says why: type, message and the user's own line."""
+    found = died("epoch 1\n" + BAD_LR)
+    assert (found.cause, found.message) == ("exit", "ValueError: bad lr (train.py:12 in main)")
+    assert (found.traceback, found.log_tail, found.retry) == (BAD_LR, "epoch 1\n" + BAD_LR, True)
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("ModuleNotFoundError: No module named 'x'", "import"),
+        ("ImportError: x", "import"),
+        ("SyntaxError: x", "exit"),
+    ],
+)
+def test_a_script_that_cannot_be_loaded_is_not_retried(last, cause):
+    """Another attempt would find the same code."""
+    found = died(BAD_LR.replace("ValueError: bad lr", last))
+    assert (found.cause, found.retry) == (cause, False)
+
+
+def test_a_script_that_is_not_there_is_not_retried():
+    """python's own words are told."""
+    found = died("python3: can't open file '/x/train.py': [Errno 2] No such file or directory", code=2)
+    assert not found.retry
+    assert "can't open file '/x/train.py'" in found.message
+
+
+def test_memory():
+    """C03: what the kernel says stands before the bare signal, and another attempt is made."""
+    event = RankExited(1.0, 1, 0, None, "SIGKILL", "", None, oom="killed by the kernel: memory limit reached")
+    found = failure.of_rank(Rank(0, 0, "a", 0), event)
+    assert (found.cause, found.signal, found.retry) == ("oom", "SIGKILL", True)
+    assert found.message == "killed by the kernel: memory limit reached"

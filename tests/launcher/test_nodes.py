@@ -6,7 +6,7 @@ from fakes import FakeTransport, ScriptedAgent
 from launcher import protocol
 from launcher.errors import AuthFailed, ConnectFailed, PreflightError, TransportError
 from launcher.hostfile import Host
-from launcher.nodes import Nodes, Unanswered, together
+from launcher.nodes import LOG_PIECES, Nodes, Unanswered, together
 from launcher.transport.channel import Closed
 
 A, B = Host("a", (0,)), Host("b", (0,))
@@ -117,3 +117,15 @@ def test_together():
     assert "x: permission denied" in str(error)
     assert type(together(refused)) is ConnectFailed
     assert together(refused[:1]) is refused[0]
+
+
+def test_logs_wait_for_room(pair):
+    """A node that sends more log bytes than are taken in fills no memory: its link waits, and all of it arrives."""
+    nodes, agent, _ = pair
+    pieces = 3 * LOG_PIECES
+    for number in range(pieces):
+        agent.stream.say_bytes(protocol.encode_log(1, 0, number, b"x"))
+    for number in range(pieces):
+        assert nodes.inbox.qsize() <= LOG_PIECES
+        _, message = nodes.next(5)
+        assert message.offset == number

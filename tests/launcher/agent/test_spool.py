@@ -65,3 +65,11 @@ def test_error_file(log):
     with open(log.error_file, "w") as file:
         json.dump({"message": {"message": "KeyError: 'a: b'", "extraInfo": {"py_callstack": "T"}}}, file)
     assert log.error() == {"kind": "error", "type": "KeyError", "message": "'a: b'", "traceback": "T"}
+
+
+def test_tail_holds_a_long_traceback(log):
+    """L07: sixty frames at the end are not cut to the last lines; what stands before them is."""
+    frames = [f'  File "x.py", line {n}, in f' for n in range(60)]
+    told = ["Traceback (most recent call last):", *frames, "ValueError: no"]
+    os.write(log.write_fd, "\n".join(["before"] * 50 + told).encode() + b"\n")
+    assert log.tail().split("\n") == told
