@@ -209,6 +209,7 @@ class Controller:
             self._keep_progress(0.0)
             yield events.RankExited(t, *message)
         elif isinstance(message, protocol.Idle):
+            self._keep_progress(0.0)  # the last steps came with the heartbeat before this
             yield events.NodeIdle(t, message.attempt, host)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
             self._steps.update({int(rank): step for rank, step in message.steps.items()})
