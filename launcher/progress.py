@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 
-from launcher import events, stall
+from launcher import events, failure, stacks, stall
 from launcher.actions import Action
 from launcher.state import RunState, Stalled
 
 Step = tuple[RunState, tuple[Action, ...]]
 
+STACKS_S = 5.0  # how long a stalled run waits for its agents to say what the ranks are doing
+
 
 def stepped(state: RunState, event: events.Stepped) -> Step:
     """Ranks have finished steps."""
-    ranks = tuple(
-        dataclasses.replace(r, newest_step=event.steps.get(r.rank, r.newest_step)) for r in state.ranks
-    )
-    return moved(dataclasses.replace(state, ranks=ranks)), ()
+    pace = dataclasses.replace(state.pace, steps={**state.pace.steps, **event.steps})
+    return moved(dataclasses.replace(state, pace=pace)), ()
 
 
 def moved(state: RunState) -> RunState:
     """Look where the slowest rank is now; a script may report steps on some of its ranks only."""
     there = [rank for rank in state.ranks if not rank.over]
-    steps = [rank.newest_step for rank in there if rank.newest_step or not state.policy.script]
+    newest = [state.pace.steps.get(rank.rank, 0) for rank in there]
+    steps = [step for step in newest if step or not state.policy.script]
     phases = frozenset(rank.phase for rank in there if rank.phase)
     return dataclasses.replace(state, pace=stall.seen(state.pace, min(steps, default=0), phases))
 
@@ -43,3 +44,23 @@ def stacks_taken(state: RunState, event: events.StacksTaken) -> Step:
         return state, ()
     looks = {**state.stalled.looks, **{int(rank): look for rank, look in event.looks.items()}}
     return dataclasses.replace(state, stalled=dataclasses.replace(state.stalled, looks=looks)), ()
+
+
+def judged(state: RunState) -> events.Stalled | None:
+    """Whether a run that runs is to be called stalled now."""
+    if not state.in_flight or state.state != "running":
+        return None
+    why = stall.judge(state.pace, state.policy.stall_timeout_s, state.policy.script)
+    return None if why is None else events.Stalled(state.t, state.attempt, why)
+
+
+def looked(state: RunState) -> events.HeldUp | None:
+    """Who holds a stalled run up, once all nodes have told or have had their time."""
+    if state.state != "stalled" or state.stalled is None:
+        return None
+    there = {rank.rank for rank in state.ranks if not rank.over}
+    late = state.t - state.stalled.t >= STACKS_S
+    if not there or not (late or there <= set(state.stalled.looks)):
+        return None
+    rank = stacks.held_up_by(state.ranks, failure.places_of(state), state.policy.script)
+    return events.HeldUp(state.t, state.attempt, rank.rank)

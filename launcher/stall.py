@@ -28,6 +28,7 @@ class Pace:
     now_s: float = 0.0
     moved_s: float = 0.0  # when it last moved
     wrote_s: float = 0.0  # when any rank last wrote something
+    steps: Mapping[int, int] = field(default_factory=dict)  # newest by rank, sooner than the journal has it
     step: int = 0  # that the slowest rank has finished, of those that report
     phases: frozenset[str] = frozenset()  # that ranks are in
     first_s: float = 0.0  # when the slowest rank had finished a step

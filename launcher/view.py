@@ -56,9 +56,7 @@ def closing_lines(run: RunDir, state: RunState) -> list[str]:
 
 
 def _rank(rank: Rank) -> dict[str, Any]:
-    value = {
-        key: value for key, value in asdict(rank).items() if key not in ("error", "says_done", "newest_step")
-    }
+    value = {key: value for key, value in asdict(rank).items() if key not in ("error", "says_done")}
     return {**value, "memory": rank.memory or None}
 
 

@@ -12,7 +12,7 @@ import typer
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.launch import Request
+    from launcher.planning import Request
 
 Recipe = typer.Argument(None, metavar="RECIPE", help="The recipe (YAML).")
 Args = typer.Argument(None, metavar="-- ARGS...", help="Arguments of the script, after --.")
@@ -70,8 +70,8 @@ def launch(
 
         start_ahead()
     from launcher.detach import detached
-    from launcher.launch import Request
     from launcher.launch import launch as start
+    from launcher.planning import Request
 
     request = Request(
         recipe=None if script or recipe is None else Path(recipe),
@@ -121,7 +121,7 @@ def plan(
     as_json: bool = AsJson,
 ) -> None:
     """Say what a recipe comes to on these hosts: mesh, batch, bytes of model state per rank."""
-    from launcher.launch import Request
+    from launcher.planning import Request
 
     request = Request(
         recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc
