@@ -390,7 +390,7 @@ def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
 EDGES = {
     "starting": {"starting", "running", "stopping", "restarting", "finished", "failed", "stopped"},
     "running": {"running", "stopping", "restarting", "finished", "failed", "stopped"},
-    "stopping": {"stopping", "restarting", "starting", "failed", "stopped"},  # where there is nothing to wait for
+    "stopping": {"stopping", "restarting", "starting", "failed", "stopped"},
     "restarting": {"restarting", "starting", "failed", "stopped"},
     "finished": {"finished"},
     "failed": {"failed"},
