@@ -51,7 +51,8 @@ def run() -> None:
 
 def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
     """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step."""
-    found = find_start(orders.spec.checkpoint.dir, orders.origin(), os.environ.get(RESUME_ENV, ""))
+    checkpoint, told = orders.spec.checkpoint, os.environ.get(RESUME_ENV, "")
+    found = find_start(checkpoint.dir, orders.origin(), told, writes=checkpoint.is_on)
     if found is None:
         return 0
     for problem in found.passed_over:

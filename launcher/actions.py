@@ -38,9 +38,16 @@ class Relink:
 
 @dataclass(frozen=True)
 class Reopen:
-    """Start a fresh agent on a host whose agent is gone."""
+    """Start a fresh agent on a host whose agent is gone, however often it takes while the run lasts."""
 
     host: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Plan the next attempt anew for these holders of the run's places ("": nobody)."""
+
+    places: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,4 +80,4 @@ class Finish:
     exit_code: int
 
 
-Action = PickPort | StartRanks | StopRanks | Relink | Reopen | Note | GiveUp | Write | Finish
+Action = PickPort | StartRanks | StopRanks | Relink | Reopen | Place | Note | GiveUp | Write | Finish

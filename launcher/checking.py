@@ -25,17 +25,10 @@ from launcher.errors import (
 )
 from launcher.health import Folder, Place
 from launcher.hostfile import Host
-from launcher.launch import (
-    Parsed,
-    checkpoint_folder,
-    make_transport,
-    needs,
-    plan,
-    slots_known,
-    with_probed_slots,
-)
+from launcher.launch import make_transport, needs
 from launcher.nodes import Nodes, Unanswered
 from launcher.plan import NodeFacts, label
+from launcher.planning import Parsed, checkpoint_folder, plan, slots_known, with_probed_slots
 from launcher.rehearsal import rehearse
 
 STATE_BYTES = 12  # of a checkpoint for each parameter: fp32 weight and Adam's two moments
@@ -131,7 +124,7 @@ class _Checking:
             found = f"{facts['hostname']} as {facts['user']}, agent under python {facts['python']}"
             self._checks[host].append(Check("reach", True, found))
         if not slots_known(self._parsed) and not self._lost:
-            self._parsed = with_probed_slots(self._parsed, self._nodes)
+            self._parsed = with_probed_slots(self._parsed, self._nodes.facts)
             self._spec = plan(self._parsed).spec
 
     def _ask(

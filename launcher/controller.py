@@ -9,23 +9,34 @@ from __future__ import annotations
 import os
 import queue
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
+from distperf.errors import RecipeError
 from launcher import actions, control, events, protocol, supervise
-from launcher.errors import PreflightError, RunFolderError, TransportError
+from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
 from launcher.logs import LogFiles
 from launcher.nodes import Nodes
 from launcher.nodeset import fold_numbers
-from launcher.plan import Attempt, NodeFacts, Placement, Program, label, node_token, orders, warm
+from launcher.plan import (
+    Attempt,
+    NodeFacts,
+    Placement,
+    Program,
+    label,
+    node_token,
+    orders,
+    planned_ranks,
+    warm,
+)
+from launcher.reach import Reach, Relinked, Reopened
 from launcher.rundir import RunDir
 from launcher.state import RunState
 from launcher.transport.channel import Closed
@@ -33,7 +44,6 @@ from launcher.transport.channel import Closed
 TICK_S = 0.25
 PROGRESS_KEPT_S = 5.0
 HEARTBEAT_S = 1.0
-RELINK_PAUSE_S = 0.5
 
 
 class Screen(Protocol):
@@ -54,23 +64,19 @@ class Screen(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """All that a controller needs to know about the run that it starts."""
+    """All that a controller needs to know about the run that it starts.
+
+    again(places): plan anew for other holders of the places ("": nobody), and write that down. Raises RecipeError,
+    PlacementError.
+    """
 
     run: RunDir
     created: events.RunCreated
     program: Program
     placement: Placement
+    hosts: tuple[Host, ...]  # spares too
     facts: dict[str, NodeFacts]
-
-
-@dataclass(frozen=True)
-class _Reopened:
-    error: str | None  # None: a fresh agent answers
-
-
-@dataclass(frozen=True)
-class _Relinked:
-    found: bool  # False: the agent is dead
+    again: Callable[[tuple[str, ...]], tuple[Program, Placement]]
 
 
 class Controller:
@@ -79,11 +85,8 @@ class Controller:
     def __init__(
         self, order: Order, nodes: Nodes, screen: Screen, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._order = order
-        self._nodes = nodes
-        self._screen = screen
-        self._clock = clock
-        self._zero = clock()
+        self._order, self._nodes, self._screen = order, nodes, screen
+        self._clock, self._zero = clock, clock()
         self._journal = Journal(order.run.events)
         self._metrics = Metrics(order.run)
         self._logs: LogFiles | None = None
@@ -93,7 +96,9 @@ class Controller:
         self._events: deque[events.Event] = deque()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.state = supervise.created(order.created)
-        self._hosts = {label(node.host): node for node in order.placement.nodes}
+        self._program, self._placement = order.program, order.placement
+        self._hosts = {label(host): host for host in order.hosts}
+        self._reach = Reach(nodes, lambda: self.state)
 
     def run(self, begun: Callable[[], None] = lambda: None) -> RunState:
         """Start the ranks, see them through, and return the final state. Raises RunFolderError on a full disk.
@@ -145,10 +150,10 @@ class Controller:
         if isinstance(message, Closed):
             self._take_end(host, message)
             return
-        if isinstance(message, _Relinked):
+        if isinstance(message, Relinked):
             self._take_relinked(host, message)
             return
-        if isinstance(message, _Reopened):
+        if isinstance(message, Reopened):
             self._take_reopened(host, message)
             return
         if isinstance(message, protocol.LogBytes):
@@ -167,10 +172,10 @@ class Controller:
         self._nodes.drop(host)
         self._happened(events.NodeLost(self._now(), host, f"its agent is gone: {closed.why}"))
 
-    def _take_relinked(self, host: str, relinked: _Relinked) -> None:
-        if relinked.found and host in self.state.lost:  # it came back after it was given up: its places are
-            self._nodes.tell(host, protocol.Bye())
-        elif relinked.found:
+    def _take_relinked(self, host: str, relinked: Relinked) -> None:
+        if host in self.state.lost:  # given up meanwhile: Reach is making a fresh agent
+            return
+        if relinked.found:
             self._happened(events.LinkBack(self._now(), host))
             self._screen.note(f"the link to {host} is back")
         else:
@@ -182,12 +187,14 @@ class Controller:
             self._happened(events.Interrupted(self._now(), "SIGINT"))
         request.answer({"pid": os.getpid(), "state": self.state.state})
 
-    def _take_reopened(self, host: str, reopened: _Reopened) -> None:
+    def _take_reopened(self, host: str, reopened: Reopened) -> None:
         if reopened.error is not None:
+            self._screen.note(f"{host} cannot be reached: {reopened.error}; trying on")
             self._happened(events.ReopenFailed(self._now(), host, reopened.error))
             return
         self._configure([host])
         self._happened(events.NodeBack(self._now(), host))
+        self._screen.note(f"{host} has a fresh agent")
 
     def _take_log(self, host: str, piece: protocol.LogBytes) -> None:
         if self._logs is not None and piece.attempt == self.state.attempt:
@@ -202,6 +209,7 @@ class Controller:
             self._keep_progress(0.0)
             yield events.RankExited(t, *message)
         elif isinstance(message, protocol.Idle):
+            self._keep_progress(0.0)  # the last steps came with the heartbeat before this
             yield events.NodeIdle(t, message.attempt, host)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
             self._steps.update({int(rank): step for rank, step in message.steps.items()})
@@ -246,7 +254,7 @@ class Controller:
             _DOERS[type(action)](self, action)
 
     def _pick_port(self, action: actions.PickPort) -> None:
-        node = self._order.placement.nodes[0]
+        node = self._placement.nodes[0]
         host, address = label(node.host), self._order.facts[label(node.host)].address
         question = {host: ("pick_port", {"address": address})}
         try:
@@ -258,47 +266,34 @@ class Controller:
         self._happened(events.PortPicked(self._now(), self.state.attempt, address, port))
 
     def _start_ranks(self, action: actions.StartRanks) -> None:
-        order = self._order
-        self._logs = LogFiles(order.run, action.attempt, order.placement.world_size)
+        self._logs = LogFiles(self._order.run, action.attempt, self._placement.world_size)
         self._steps = {}
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
-        for host, node in self._hosts.items():
-            facts = order.facts[host]
-            ranks = orders(order.program, order.placement, node, attempt, facts)
-            warm_start = warm(order.program, node, attempt.max_restarts)
-            self._nodes.tell(host, protocol.Start(attempt.number, ranks, warm_start))
+        for node in self._placement.nodes:
+            facts = self._order.facts[label(node.host)]
+            ranks = orders(self._program, self._placement, node, attempt, facts)
+            warm_start = warm(self._program, node, attempt.max_restarts)
+            self._nodes.tell(label(node.host), protocol.Start(attempt.number, ranks, warm_start))
 
     def _stop_ranks(self, action: actions.StopRanks) -> None:
         self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
 
     def _relink(self, action: actions.Relink) -> None:
-        """On a thread, until it works or the node is given up: the loop goes on hearing the others and the user."""
         self._screen.note(f"the link to {action.host} is gone; trying again")
-        threading.Thread(target=self._try_relink, args=(self._hosts[action.host].host,), daemon=True).start()
-
-    def _try_relink(self, host: Host) -> None:
-        program = self._order.program
-        token = node_token(program, self._hosts[label(host)].node_rank)
-        while label(host) in self.state.cut and not self.state.over:
-            try:
-                found = self._nodes.reopen(host, program.run_id, token)
-            except TransportError:
-                time.sleep(RELINK_PAUSE_S)
-                continue
-            self._nodes.inbox.put((label(host), _Relinked(found)))
-            return
+        run_id, token = self._program.run_id, node_token(self._program, action.host)
+        self._reach.relink(self._hosts[action.host], run_id, token)
 
     def _reopen(self, action: actions.Reopen) -> None:
-        """Connect anew on a thread: the loop goes on hearing the other nodes and the user."""
-        threading.Thread(target=self._try_reopen, args=(self._hosts[action.host].host,), daemon=True).start()
+        self._reach.reopen(self._hosts[action.host])
 
-    def _try_reopen(self, host: Host) -> None:
+    def _place(self, action: actions.Place) -> None:
         try:
-            self._nodes.open(host)
-        except TransportError as error:
-            self._nodes.inbox.put((label(host), _Reopened(error.reason)))
-        else:
-            self._nodes.inbox.put((label(host), _Reopened(None)))
+            self._program, self._placement = self._order.again(action.places)
+        except (RecipeError, PlacementError) as error:
+            self._happened(events.Unplaceable(self._now(), str(error)))
+            return
+        ranks = planned_ranks(self._placement)
+        self._happened(events.Placed(self._now(), list(action.places), ranks))
 
     def _note(self, action: actions.Note) -> None:
         self._journal.write(events.Noted(self._now(), action.text))
@@ -322,13 +317,12 @@ class Controller:
     def _now(self) -> float:
         return round(self._clock() - self._zero, 4)
 
-    def _configure(self, hosts: dict[str, Any] | list[str]) -> None:
-        policy, program = self.state.policy, self._order.program
+    def _configure(self, hosts: Iterable[str]) -> None:
+        policy, program = self.state.policy, self._program
         for host in hosts:
-            token = node_token(program, self._hosts[host].node_rank)
             message = protocol.Configure(
-                protocol.VERSION, program.run_id, token, policy.lease_s, policy.grace_s, HEARTBEAT_S,
-                self._nodes.link_may_return,
+                protocol.VERSION, program.run_id, node_token(program, host), policy.lease_s, policy.grace_s,
+                HEARTBEAT_S, self._nodes.link_may_return,
             )  # fmt: skip
             self._nodes.tell(host, message)
 
@@ -364,6 +358,7 @@ _DOERS: dict[type, Callable[[Controller, Any], None]] = {
     actions.StopRanks: Controller._stop_ranks,
     actions.Relink: Controller._relink,
     actions.Reopen: Controller._reopen,
+    actions.Place: Controller._place,
     actions.Note: Controller._note,
     actions.GiveUp: Controller._give_up,
     actions.Write: Controller._write,

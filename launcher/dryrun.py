@@ -8,19 +8,10 @@ from typing import Any
 from distperf.recipe.estimate import StateBytes, model_state, parameter_count
 from launcher import words
 from launcher.checks import candidates
-from launcher.launch import (
-    Parsed,
-    Planned,
-    Request,
-    make_transport,
-    needs,
-    parse,
-    plan,
-    slots_known,
-    with_probed_slots,
-)
+from launcher.launch import make_transport, needs
 from launcher.nodes import Nodes
 from launcher.plan import Attempt, Node, NodeFacts, label, orders
+from launcher.planning import Parsed, Planned, Request, parse, plan, slots_known, with_probed_slots
 
 SCHEMA = 1
 SECRET = "***"
@@ -39,7 +30,7 @@ def outcome(request: Request, probe: bool) -> Planned | Parsed:
     nodes = Nodes(make_transport(parsed))
     try:
         nodes.open_all(parsed.hosts)
-        return plan(with_probed_slots(parsed, nodes))
+        return plan(with_probed_slots(parsed, nodes.facts))
     finally:
         nodes.close()
 
@@ -50,8 +41,8 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
         hosts = [
             {"host": label(h), "slots": None if h.slots is None else len(h.slots)} for h in outcome.hosts
         ]
-        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", *OPEN))
-        return {"schema": SCHEMA, **empty, "warnings": _warnings(outcome), "hosts": hosts, "ranks": None}
+        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", "spares", *OPEN))
+        return {"schema": SCHEMA, **empty, "warnings": list(outcome.warnings), "hosts": hosts, "ranks": None}
     spec, state = outcome.spec, _state(outcome)
     per_rank = {
         "parameters_bytes": state and state.parameters_bytes,
@@ -73,7 +64,8 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
         "per_rank": per_rank,
         **dict.fromkeys(OPEN),
         "reasons": spec.reasons if spec else {},
-        "warnings": _warnings(outcome.parsed) + list(state.notes if state else ()),
+        "warnings": [*outcome.warnings, *(state.notes if state else ())],
+        "spares": outcome.spares,
         "nodes": _nodes(outcome) if with_commands else None,
         "ranks": _ranks(outcome, with_commands),
     }
@@ -92,6 +84,7 @@ def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
     lines = [
         f"{words.plural(value['world_size'], 'rank')} on {words.plural(len(outcome.placement.nodes), 'node')}"
     ]
+    lines += [f"spare {spare}: for {', '.join(fits) or 'none'}" for spare, fits in value["spares"].items()]
     if outcome.spec is not None:
         lines += _training_lines(outcome, value)
     lines += [f"warning: {warning}" for warning in value["warnings"]]
@@ -129,10 +122,6 @@ def _state(planned: Planned) -> StateBytes | None:
     )
 
 
-def _warnings(parsed: Parsed) -> list[str]:
-    return list(parsed.warnings)
-
-
 def _nodes(planned: Planned) -> list[dict[str, Any]]:
     """How each node would be reached: the ssh command that logs in the same way."""
     transport = make_transport(planned.parsed)
@@ -156,7 +145,7 @@ def _ranks(planned: Planned, with_commands: bool) -> list[dict[str, Any]]:
 def _orders(planned: Planned, node: Node) -> list[dict[str, Any]]:
     """The start orders as far as they are known before a node was asked, without secrets."""
     python = candidates(node.host, needs(planned.parsed, check=False).python)[0]
-    facts = NodeFacts(python, "127.0.0.1" if len(planned.placement.nodes) == 1 else UNKNOWN, None)
+    facts = NodeFacts(python, "127.0.0.1" if len(planned.parsed.hosts) == 1 else UNKNOWN, None)
     launch = planned.parsed.recipe.launch
     attempt = Attempt(1, facts.address, 0, launch.max_restarts)
     result = orders(planned.program, planned.placement, node, attempt, facts)

@@ -21,7 +21,9 @@ class Event:
 
 @dataclass(frozen=True)
 class RunCreated(Event):
-    """First line: what was planned. ranks: rank, local_rank, host, node_rank, coordinates of each."""
+    """First line: what was planned. ranks: rank, local_rank, host, node_rank, coordinates of each. pool: host and
+    slots of all hosts in order, spares last; empty in journals of before there were spares.
+    """
 
     run_id: str
     name: str
@@ -32,6 +34,7 @@ class RunCreated(Event):
         str, Any
     ]  # host, pid, created (process start time): to tell a dead controller from a live one; socket (path) or null
     version: str
+    pool: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,24 @@ class NodeBack(Event):
 
 @dataclass(frozen=True)
 class ReopenFailed(Event):
-    """A lost host could not be reached again."""
+    """A lost host could not be reached again at the first try; others follow."""
 
     host: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Placed(Event):
+    """The next attempt has been planned anew: who holds which place ("": nobody), and the ranks as in RunCreated."""
+
+    places: list[str]
+    ranks: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Unplaceable(Event):
+    """The recipe has no plan for the hosts that are left."""
+
     why: str
 
 

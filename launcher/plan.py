@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,6 +83,18 @@ def label(host: Host) -> str:
     return name if host.port is None else f"{name}:{host.port}"
 
 
+def first_slots(hosts: tuple[Host, ...], count: int) -> tuple[Host, ...]:
+    """The hosts with their first `count` slots in order; those that have none of them are left out."""
+    taken = []
+    for host in hosts:
+        slots = (host.slots or ())[:count]
+        if slots:
+            devices = host.devices and host.devices[: len(slots)]
+            taken.append(dataclasses.replace(host, slots=slots, devices=devices))
+        count -= len(slots)
+    return tuple(taken)
+
+
 def place(hosts: tuple[Host, ...], coordinates: Any) -> Placement:
     """Fill the slots in order. `coordinates(rank) -> dict` names each rank's place in the mesh."""
     nodes: list[Node] = []
@@ -95,6 +108,14 @@ def place(hosts: tuple[Host, ...], coordinates: Any) -> Placement:
         nodes.append(Node(host, node_rank, ranks))
         first += len(ranks)
     return Placement(tuple(nodes))
+
+
+def planned_ranks(placement: Placement) -> list[dict[str, Any]]:
+    """The ranks as the journal has them: where each is, but for its slot."""
+    return [
+        {key: value for key, value in dataclasses.asdict(rank).items() if key != "slot"}
+        for rank in placement.ranks
+    ]
 
 
 @dataclass(frozen=True)
@@ -128,9 +149,11 @@ class NodeFacts:
     interface: str | None
 
 
-def node_token(program: Program, node_rank: int) -> str:
-    """What every process of the run on a node carries. Nodes may be one machine: each agent ends its own only."""
-    return f"{program.token}-{node_rank}"
+def node_token(program: Program, host: str) -> str:
+    """What every process of the run on a host carries, in each attempt. Hosts may be one machine: each agent ends its
+    own only. (A checksum stands for the label, which may hold dashes and what no variable should.)
+    """
+    return f"{program.token}-{zlib.crc32(host.encode()):08x}"
 
 
 def rank_env(
@@ -157,7 +180,7 @@ def rank_env(
         "TORCHELASTIC_RUN_ID": program.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 makes the store itself
         contract.RUN_ID_ENV: program.run_id,
-        contract.TOKEN_ENV: node_token(program, rank.node_rank),
+        contract.TOKEN_ENV: node_token(program, rank.host),
         contract.ATTEMPT_ENV: str(attempt.number),
         contract.ADDRESS_ENV: facts.address,
         "PYTHONUNBUFFERED": "1",

@@ -104,16 +104,15 @@ def _logs(run: RunDir, state: RunState, choice: Choice, attempt: int, raw: bool)
     if choice.attempt is not None and choice.attempt not in run.attempts():
         known = fold_numbers(run.attempts()) or "none yet"
         raise UsageError(f"run {state.run_id} has no logs of attempt {choice.attempt}; there are: {known}")
+    hosts = state.rank_hosts.get(attempt) or tuple(rank.host for rank in state.ranks)
     chosen = [
-        rank
-        for rank in state.ranks
-        if (choice.ranks is None or rank.rank in choice.ranks)
-        and (
-            choice.hosts is None or rank.host in choice.hosts or rank.host.rpartition(":")[0] in choice.hosts
-        )
+        (rank, host)
+        for rank, host in enumerate(hosts)
+        if (choice.ranks is None or rank in choice.ranks)
+        and (choice.hosts is None or host in choice.hosts or host.rpartition(":")[0] in choice.hosts)
     ]
     if not chosen:
-        raise UsageError(f"no such rank: run {state.run_id} has ranks 0-{len(state.ranks) - 1}"
-                         f" on {', '.join(state.hosts)}")  # fmt: skip
-    widths = max(map(len, state.hosts)), len(str(len(state.ranks) - 1))
-    return [_RankLog(run.log(attempt, r.rank), prefix(r.host, r.rank, *widths), choice, raw) for r in chosen]
+        raise UsageError(f"no such rank: run {state.run_id} has ranks 0-{len(hosts) - 1}"
+                         f" on {', '.join(dict.fromkeys(hosts))}")  # fmt: skip
+    widths = max(map(len, hosts)), len(str(len(hosts) - 1))
+    return [_RankLog(run.log(attempt, r), prefix(host, r, *widths), choice, raw) for r, host in chosen]

@@ -15,9 +15,9 @@ from typing import Any
 from launcher import protocol
 from launcher.checks import Check
 from launcher.hostfile import Host
-from launcher.launch import Parsed
 from launcher.nodes import Nodes, Unanswered
 from launcher.plan import Attempt, NodeFacts, Placement, Program, label, node_token, orders, place
+from launcher.planning import Parsed
 from launcher.rundir import new_run_id
 from launcher.transport.channel import Closed
 
@@ -45,7 +45,7 @@ def rehearse(
     attempt = Attempt(1, facts[first].address, port, 0)
     for node in placement.nodes:
         host = label(node.host)
-        token = node_token(program, node.node_rank)
+        token = node_token(program, host)
         nodes.tell(host, protocol.Configure(protocol.VERSION, run_id, token, 25.0, 1.0, 1.0))
         nodes.tell(host, protocol.Start(1, orders(program, placement, node, attempt, facts[host])))
     return _verdicts(placement, *_watch(nodes, placement))

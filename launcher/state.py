@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.allot import Member
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -15,6 +17,7 @@ class Policy:
     lease_s: float
     grace_s: float
     script: bool  # a script of the user's: exits 0 when it likes, tells no "done"
+    min_nodes: int | None = None  # None: all of them
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class RunState:
     ranks: tuple[Rank, ...]
     steps: int | None
     controller: dict[str, Any]
+    pool: tuple[Member, ...] = ()  # all hosts in order, spares last
+    places: tuple[str, ...] = ()  # who holds which: see launcher.allot
     state: str = "queued"
     attempt: int = 0
     began_t: float = 0.0
@@ -80,13 +85,19 @@ class RunState:
     heard: dict[str, float] = field(default_factory=dict)
     unreachable: frozenset[str] = frozenset()
     cut: frozenset[str] = frozenset()  # the channel has ended and is being made anew; the agent may be there
-    lost: frozenset[str] = frozenset()
+    lost: dict[str, float] = field(default_factory=dict)  # host -> when; its agent is gone
+    unreached: dict[str, str] = field(
+        default_factory=dict
+    )  # lost hosts that could not be connected to, and why
     idle: frozenset[str] = frozenset()
     failure: Failure | None = None  # of this attempt
     first_failure: Failure | None = None  # of the attempt that decided the run, or the newest one
     in_flight: bool = False  # an attempt's ranks have been started and not all nodes are idle again
+    rank_hosts: dict[int, tuple[str, ...]] = field(default_factory=dict)  # attempt -> host of each rank
     restart_at: float | None = None
-    reopen_failed: str | None = None
+    asked: tuple[str, ...] | None = None  # places for which a placement is being made
+    unplaceable: str | None = None  # why there is no placement for them
+    failed_hosts: tuple[str, ...] = ()  # of each attempt's first failure
     best_step: int = 0  # furthest step of earlier attempts
     fruitless: int = 0  # attempts in a row that got no further than best_step
     interrupted: str | None = None
@@ -97,7 +108,7 @@ class RunState:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts in node order."""
+        """Hosts with ranks, in node order."""
         return tuple(dict.fromkeys(rank.host for rank in self.ranks))
 
     @property

@@ -12,7 +12,8 @@ moves. The first failure that the controller receives is the answer; what follow
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections import Counter
+from typing import Any, TypeVar
 
 from distperf import contract
 from launcher import failure, restart
@@ -22,12 +23,14 @@ from launcher.actions import (
     GiveUp,
     Note,
     PickPort,
+    Place,
     Relink,
     Reopen,
     StartRanks,
     StopRanks,
     Write,
 )
+from launcher.allot import Member
 from launcher.events import (
     AttemptBegan,
     Ended,
@@ -40,6 +43,7 @@ from launcher.events import (
     NodeIdle,
     NodeLost,
     Noted,
+    Placed,
     PortPicked,
     Progressed,
     RankExited,
@@ -48,19 +52,24 @@ from launcher.events import (
     ReopenFailed,
     Restarting,
     RunCreated,
+    Unplaceable,
 )
 from launcher.nodeset import expand_ranks
 from launcher.state import Failure, Policy, Rank, RunState
 
 Step = tuple[RunState, tuple[Action, ...]]
+T = TypeVar("T")
 
 
 def created(event: RunCreated) -> RunState:
     """The state that a run's first event gives."""
     ranks = tuple(Rank(**rank) for rank in event.ranks)
+    slots = Counter(rank.host for rank in ranks)  # in node order
+    pool = tuple(Member(**member) for member in event.pool)
     return RunState(
-        event.run_id, event.name, Policy(**event.policy), ranks, event.steps, event.controller, t=event.t
-    )
+        event.run_id, event.name, Policy(**event.policy), ranks, event.steps, event.controller, t=event.t,
+        pool=pool or tuple(Member(*item) for item in slots.items()), places=tuple(slots),
+    )  # fmt: skip
 
 
 def begin(state: RunState) -> Step:
@@ -84,19 +93,21 @@ def observe(state: RunState, event: Event) -> Step:
         state = dataclasses.replace(state, t=event.t)
     if getattr(event, "attempt", state.attempt) != state.attempt and not isinstance(event, AttemptBegan):
         return state, ()  # a late word of an attempt that is over
+    if getattr(event, "rank", -1) >= len(state.ranks):
+        return state, ()  # or of a rank that there was before nodes became fewer
     handler = _HANDLERS.get(type(event))
     return handler(state, event) if handler else (state, ())
 
 
 def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
     ranks = tuple(Rank(r.rank, r.local_rank, r.host, r.node_rank, r.coordinates) for r in state.ranks)
-    heard = {
-        **dict.fromkeys(state.hosts, event.t),
-        **state.heard,
-    }  # one that says nothing from now on is silent
-    state = dataclasses.replace(state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t,
-                                heard=heard, idle=frozenset(), failure=None, restart_at=None)  # fmt: skip
-    return state, ()
+    here = dict.fromkeys((m.host for m in state.pool if m.host not in state.lost), event.t)
+    heard = {**here, **state.heard}  # one that says nothing from now on is silent
+    rank_hosts = {**state.rank_hosts, event.attempt: tuple(rank.host for rank in ranks)}
+    return dataclasses.replace(
+        state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t, rank_hosts=rank_hosts,
+        heard=heard, idle=frozenset(), failure=None, restart_at=None, asked=None,
+    ), ()  # fmt: skip
 
 
 def _port_picked(state: RunState, event: PortPicked) -> Step:
@@ -166,25 +177,28 @@ def _link_back(state: RunState, event: LinkBack) -> Step:
 def _node_lost(state: RunState, event: NodeLost) -> Step:
     if event.host in state.lost:
         return state, ()
-    heard = {host: t for host, t in state.heard.items() if host != event.host}
-    state = dataclasses.replace(
-        state, lost=state.lost | {event.host}, cut=state.cut - {event.host}, heard=heard
-    )
+    heard = _without(state.heard, event.host)
+    lost = {**state.lost, event.host: event.t}
+    state = dataclasses.replace(state, lost=lost, cut=state.cut - {event.host}, heard=heard)
     ranks = tuple(
         dataclasses.replace(r, state="stopped") if r.host == event.host and not r.over else r
         for r in state.ranks
     )
     state = dataclasses.replace(state, ranks=ranks)
-    if state.state == "restarting":
-        return state, (Reopen(event.host),)
-    if state.state == "stopping" or event.host in state.idle:  # an idle node has done its part
-        return state, ()
-    return _fail(state, failure.of_node(event, state.attempt, state.step))
+    actions: tuple[Action, ...] = () if state.interrupted else (Reopen(event.host),)
+    # A spare has no part in the attempt, and an idle node has done its own.
+    if state.state in ("starting", "running") and event.host in state.hosts and event.host not in state.idle:
+        state, stop = _fail(state, failure.of_node(event, state.attempt, state.step))
+        actions = stop + actions
+    return state, actions
 
 
 def _node_back(state: RunState, event: NodeBack) -> Step:
-    heard = {**state.heard, event.host: event.t}
-    return dataclasses.replace(state, lost=state.lost - {event.host}, heard=heard), ()
+    """Nothing of the attempt is on it any more, whatever becomes of the attempt."""
+    return dataclasses.replace(
+        state, heard={**state.heard, event.host: event.t}, idle=state.idle | {event.host},
+        lost=_without(state.lost, event.host), unreached=_without(state.unreached, event.host),
+    ), ()  # fmt: skip
 
 
 def _heard(state: RunState, event: Heard) -> Step:
@@ -208,7 +222,7 @@ def _fail(state: RunState, first: Failure) -> Step:
     further = state.step > state.best_step
     state = dataclasses.replace(
         _with_failure(state, first), state="stopping", best_step=max(state.step, state.best_step),
-        fruitless=0 if further else state.fruitless + 1,
+        fruitless=0 if further else state.fruitless + 1, failed_hosts=(*state.failed_hosts, first.host),
     )  # fmt: skip
     return state, (StopRanks(state.attempt, state.policy.grace_s),)
 
@@ -220,9 +234,19 @@ def _restarting(state: RunState, event: Restarting) -> Step:
 
 
 def _reopen_failed(state: RunState, event: ReopenFailed) -> Step:
-    return dataclasses.replace(
-        state, reopen_failed=f"{event.host} could not be reached again: {event.why}"
-    ), ()
+    if event.host not in state.lost:
+        return state, ()
+    return dataclasses.replace(state, unreached={**state.unreached, event.host: event.why}), ()
+
+
+def _placed(state: RunState, event: Placed) -> Step:
+    """Other ranks from now on, over until the attempt begins: what comes of the old ones does not touch them."""
+    ranks = tuple(Rank(**rank, state="stopped") for rank in event.ranks)
+    return dataclasses.replace(state, ranks=ranks, places=tuple(event.places), asked=None), ()
+
+
+def _unplaceable(state: RunState, event: Unplaceable) -> Step:
+    return dataclasses.replace(state, unplaceable=event.why), ()
 
 
 def _ended(state: RunState, event: Ended) -> Step:
@@ -235,15 +259,13 @@ def _decide(state: RunState) -> Step:
     silent = _silent(state, state.policy.heartbeat_timeout_s)
     if silent != state.unreachable:
         state = dataclasses.replace(state, unreachable=silent)
-    gone = state.idle | state.lost
-    if state.in_flight and any(rank.host not in gone for rank in reversed(state.ranks)):
+    idle, lost = state.idle, state.lost
+    if state.in_flight and any(r.host not in idle and r.host not in lost for r in reversed(state.ranks)):
         return state, notes  # something of the attempt is still there
     if state.interrupted:
         code = contract.EXIT_TERMINATED if state.interrupted == "SIGTERM" else contract.EXIT_INTERRUPTED
         return _end(state, "stopped", code, notes)
     if state.state == "restarting":
-        if state.reopen_failed:
-            return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(state.reopen_failed)))
         state, actions = _begin_if_due(state)
         return state, notes + actions
     elif state.failure is not None:
@@ -261,16 +283,26 @@ def _after_failure(state: RunState, notes: tuple[Action, ...]) -> Step:
     verdict = restart.decide(state)
     if verdict.wait_s is None:
         return _end(state, "failed", contract.EXIT_FAILED, (*notes, Note(f"no restart: {verdict.reason}")))
-    reopen = tuple(Reopen(host) for host in state.hosts if host in state.lost)
     event = Restarting(state.t, verdict.wait_s, verdict.reason)
     state, begun = _begin_if_due(_restarting(state, event)[0])
-    return state, (*notes, Write(event), *reopen, *begun)
+    return state, (*notes, Write(event), *begun)
 
 
 def _begin_if_due(state: RunState) -> Step:
-    if state.restart_at is not None and state.t >= state.restart_at and not state.lost:
+    """Begin the next attempt when its time has come and its places are held; have it planned anew for other hosts."""
+    if state.restart_at is None or state.t < state.restart_at:
+        return state, ()
+    if state.unplaceable:
+        return _end(state, "failed", contract.EXIT_FAILED, (Note(state.unplaceable),))
+    found = restart.allotment(state)
+    if found.waits_for or found.places == state.asked:
+        return state, ()
+    if found.places == state.places:
         return begin(state)
-    return state, ()
+    if not found.nodes:
+        return _end(state, "failed", contract.EXIT_FAILED, (Note(restart.too_few(state)),))
+    notes = map(Note, restart.changes(state, found.places))
+    return dataclasses.replace(state, asked=found.places), (*notes, Place(found.places))
 
 
 def _silent(state: RunState, limit_s: float) -> frozenset[str]:
@@ -299,6 +331,10 @@ def _with_rank(run: RunState, number: int, /, **changes: Any) -> RunState:
     return dataclasses.replace(run, ranks=tuple(ranks))
 
 
+def _without(known: dict[str, T], host: str) -> dict[str, T]:
+    return {other: value for other, value in known.items() if other != host}
+
+
 def _with_failure(state: RunState, first: Failure) -> RunState:
     return dataclasses.replace(state, failure=first, first_failure=first)
 
@@ -324,5 +360,7 @@ _HANDLERS: dict[type[Event], Any] = {
     Noted: _noted,
     Restarting: _restarting,
     ReopenFailed: _reopen_failed,
+    Placed: _placed,
+    Unplaceable: _unplaceable,
     Ended: _ended,
 }

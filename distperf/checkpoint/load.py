@@ -17,6 +17,7 @@ from distperf.checkpoint.manifest import (
     CheckpointInfo,
     Manifest,
     Origin,
+    claim,
     inspect,
     list_checkpoints,
 )
@@ -33,22 +34,29 @@ class Found:
     passed_over: tuple[str, ...]
 
 
-def find_start(folder: str, origin: Origin, resume: str) -> Found | None:
+def find_start(folder: str, origin: Origin, resume: str, *, writes: bool = True) -> Found | None:
     """Choose where to start; None means from nothing. Collective; only rank 0 looks at the disk.
 
-    Also removes what an earlier attempt of this run left half written in `folder`.
+    Also removes what an earlier attempt of this run left half written in `folder`, and shuts such an attempt out.
 
     Args:
         folder: checkpoint.dir
         origin: this run
         resume: a checkpoint folder or a folder that holds some; "" for this run's own newest, if any
+        writes: this run will save there
 
     Raises:
         CheckpointError: as `choose_start` and `refuse_other_model`; on every rank.
     """
-    chosen = agreed("cannot start", lambda: _look(folder, origin, resume) if dist.get_rank() == 0 else None)[
-        0
-    ]
+
+    def look() -> dict[str, Any] | None:
+        if dist.get_rank() != 0:
+            return None
+        if writes and origin.attempt > 1:
+            claim(Path(folder), origin.run_id, origin.attempt)
+        return _look(folder, origin, resume)
+
+    chosen = agreed("cannot start", look)[0]
     if chosen is None:
         return None
     return Found(Path(chosen["path"]), Manifest(**chosen["manifest"]), tuple(chosen["passed_over"]))

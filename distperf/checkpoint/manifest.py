@@ -6,6 +6,7 @@ DIR/step-00000050/            a checkpoint; it gets this name only when everythi
     manifest.json             what it is and how long every file is; written last
 DIR/.step-00000050.partial-2-1f3870be    being written by attempt 2 of the run with that tag
 DIR/latest                    symlink to the newest
+DIR/.attempt-1f3870be         which attempt of the run with that tag may write here
 """
 
 from __future__ import annotations
@@ -92,6 +93,22 @@ def hidden_name(step: int, kind: str, attempt: int, run_id: str) -> str:
 
 def _tag(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:8]
+
+
+def claim(folder: Path, run_id: str, attempt: int) -> None:
+    """From now on no earlier attempt of the run makes checkpoints in `folder`: see `newest_attempt`. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f".attempt-{_tag(run_id)}.{attempt}"
+    fresh.write_text(f"{attempt}\n")
+    fresh.replace(folder / f".attempt-{_tag(run_id)}")
+
+
+def newest_attempt(folder: Path, run_id: str) -> int:
+    """The newest attempt that has claimed `folder`; 1 where none has. Raises OSError, ValueError."""
+    try:
+        return int((folder / f".attempt-{_tag(run_id)}").read_text())
+    except FileNotFoundError:
+        return 1
 
 
 def leftovers(folder: Path, run_id: str) -> list[Path]:

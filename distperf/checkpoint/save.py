@@ -2,8 +2,10 @@
 
 All ranks write into a hidden folder beside the final one; when every file is on disk, rank 0 writes the
 manifest, renames the folder and re-points `latest`. A kill at any point leaves the older checkpoints as they
-were and at most a hidden folder, which the run's next attempt removes. Each phase ends with an exchange of
-how it went: all ranks succeed or fail together, and nobody waits in a barrier for a rank whose disk was full.
+were and at most a hidden folder, which the run's next attempt removes. That attempt claims the folder first: a
+writer of an earlier one that is still alive somewhere finds the claim and leaves everything as it is. Each phase
+ends with an exchange of how it went: all ranks succeed or fail together, and nobody waits in a barrier for a
+rank whose disk was full.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from distperf.checkpoint.manifest import (
     inspect,
     leftovers,
     list_checkpoints,
+    newest_attempt,
     step_name,
     write_manifest,
 )
@@ -65,7 +68,8 @@ class CheckpointWriter:
         step, same content); a damaged one is replaced.
 
         Raises:
-            CheckpointError: on every rank, when it failed on any. Older checkpoints are untouched.
+            CheckpointError: on every rank, when it failed on any, or a later attempt of this run has begun. Older
+                checkpoints are untouched.
 
         Cost: no tensor bytes are sent; three JSON exchanges, the second about 200 bytes a piece.
         """
@@ -90,6 +94,7 @@ class CheckpointWriter:
 
     def _prepare(self, final: Path, partial: Path, state: shards.State) -> bool:
         """Make the hidden folder. False when a complete checkpoint is there already."""
+        self._refuse_if_late()
         if final.exists() and inspect(final).complete:
             return False
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -121,6 +126,7 @@ class CheckpointWriter:
         )
         write_manifest(partial, manifest)
         sync_folder(partial)
+        self._refuse_if_late()
         if final.exists():  # damaged, or _prepare would have kept it
             self._remove(final, progress["step"])
         partial.rename(final)
@@ -128,6 +134,13 @@ class CheckpointWriter:
         sync_folder(self._folder)
         self._retain(progress["step"])
         return sum(files.values())
+
+    def _refuse_if_late(self) -> None:
+        newest = newest_attempt(self._folder, self._origin.run_id)
+        if newest > self._origin.attempt:
+            raise CheckpointError(
+                f"attempt {newest} of this run has begun, and this is {self._origin.attempt}"
+            )
 
     def _point_latest(self, final: Path) -> None:
         fresh = self._folder / f".{LATEST}-{os.getpid()}"

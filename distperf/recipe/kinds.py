@@ -58,17 +58,17 @@ def or_null(kind: Kind) -> Kind:
     return Kind(f"{kind.wants}, or null", read, {"anyOf": [kind.json_schema, {"type": "null"}]})
 
 
-def or_auto(kind: Kind) -> Kind:
-    """Another kind, or the word auto."""
-    wants = f"{kind.wants}, or auto"
+def or_auto(kind: Kind, word: str = "auto") -> Kind:
+    """Another kind, or the word auto (or another one)."""
+    wants = f"{kind.wants}, or {word}"
 
     def read(value: object) -> object:
         try:
-            return "auto" if value == "auto" else kind.read(value)
+            return word if value == word else kind.read(value)
         except ValueError:
             raise refusal(value, wants, _number_hint(value)) from None
 
-    return Kind(wants, read, {"anyOf": [kind.json_schema, {"const": "auto"}]})
+    return Kind(wants, read, {"anyOf": [kind.json_schema, {"const": word}]})
 
 
 def whole(least: int, most: int = LARGEST_WHOLE) -> Kind:

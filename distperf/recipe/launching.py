@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -45,6 +45,17 @@ class LaunchSection(Section):
     )
     max_restarts: Annotated[int, whole(0)] = Field(
         default=3, description="Restarts from the newest checkpoint over the whole run; 0: none."
+    )
+    spares: Annotated[int, whole(0)] = Field(
+        default=0,
+        description="Hosts at the end of the hostfile (after filters) that are connected and checked and hold no ranks "
+        "until one takes the place of a host that is lost, or that failed first in two attempts in a row or three in "
+        "all. A spare has at least the slots of the place that it takes.",
+    )
+    min_nodes: Annotated[int | Literal["all"], or_auto(whole(1), "all")] = Field(
+        default="all",
+        description="Nodes that the run goes on with at least, when hosts are lost and no spare is left; the global "
+        "batch stays, and ranks take larger shares of it. all: none may be missing. A script sees another WORLD_SIZE.",
     )
     heartbeat_timeout_s: Annotated[float, number(above=0)] = Field(
         default=10.0, description="Seconds of silence after which a node is shown as unreachable."

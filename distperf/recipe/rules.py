@@ -47,6 +47,12 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         yield from _vocab(recipe.model, recipe.data)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _launch(recipe.launch)
+    if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":
+        text = (
+            f"launch.min_nodes is {recipe.launch.min_nodes}, but parallel.dp_shard, {recipe.parallel.dp_shard}, fixes "
+            "how many ranks there are; take out one of the two"
+        )
+        yield Fault("launch.min_nodes", text)
 
 
 def _model(model: ModelSection) -> Iterator[Fault]:

@@ -93,6 +93,11 @@ class CheckpointSpec:
     keep: int
     dir: str
 
+    @property
+    def is_on(self) -> bool:
+        """Something is written to `dir`."""
+        return self.every_steps > 0 or self.save_last
+
 
 @dataclass(frozen=True)
 class RunSpec:

@@ -49,6 +49,8 @@ checkpoint:
 launch:
   nproc: auto                   # ranks per node where the hostfile gives no slots
   max_restarts: 3
+  spares: 0                     # hosts at the hostfile's end that wait to take a lost one's place
+  min_nodes: all                # or a number: go on with as few
   heartbeat_timeout_s: 10
   lease_s: 25                   # without the controller for this long, a node ends its ranks
   grace_s: 30                   # between SIGTERM and SIGKILL

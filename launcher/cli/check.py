@@ -30,7 +30,7 @@ def check(
     """Pre-flight of every node: reach, python, versions, disks, clock, devices, network, leftovers."""
     from launcher import checktable
     from launcher.checking import check as run
-    from launcher.launch import Request, parse
+    from launcher.planning import Request, parse
 
     request = Request(
         recipe=recipe,

@@ -12,7 +12,7 @@ import typer
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.launch import Request
+    from launcher.planning import Request
 
 Recipe = typer.Argument(None, metavar="RECIPE", help="The recipe (YAML).")
 Args = typer.Argument(None, metavar="-- ARGS...", help="Arguments of the script, after --.")
@@ -64,13 +64,14 @@ def launch(
     as_json: bool = AsJson,
 ) -> None:
     """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
+    _refuse_contradictions(dry_run, detach, probe, as_json)
     if hosts is None and not (dry_run or detach):
         from launcher.transport.local import start_ahead
 
         start_ahead()
     from launcher.detach import detached
-    from launcher.launch import Request
     from launcher.launch import launch as start
+    from launcher.planning import Request
 
     request = Request(
         recipe=None if script or recipe is None else Path(recipe),
@@ -87,16 +88,19 @@ def launch(
         check=not no_check,
         quiet=quiet,
     )
+    if dry_run:
+        _show_plan(request, probe, as_json, with_commands=True)
+    elif detach:
+        raise typer.Exit(detached(lambda leave: start(request, say, leave)))
+    else:
+        raise typer.Exit(start(request, say))
+
+
+def _refuse_contradictions(dry_run: bool, detach: bool, probe: bool, as_json: bool) -> None:
     if (probe or as_json) and not dry_run:
         raise UsageError(f"{'--probe' if probe else '--json'} belongs to --dry-run")
     if detach and dry_run:
         raise UsageError("--detach and --dry-run: a dry run starts nothing that could go on")
-    if dry_run:
-        _show_plan(request, probe, as_json, with_commands=True)
-        return
-    if detach:
-        raise typer.Exit(detached(lambda leave: start(request, say, leave)))
-    raise typer.Exit(start(request, say))
 
 
 def say(line: str) -> None:
@@ -117,7 +121,7 @@ def plan(
     as_json: bool = AsJson,
 ) -> None:
     """Say what a recipe comes to on these hosts: mesh, batch, bytes of model state per rank."""
-    from launcher.launch import Request
+    from launcher.planning import Request
 
     request = Request(
         recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc

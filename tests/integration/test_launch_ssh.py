@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+import zlib
 
 import pytest
 from integration.launches import RECIPE, distperf, gone, metrics, processes_of, start
@@ -272,7 +273,7 @@ def pid_here(rank, run):
 
     Of a forked rank, /proc shows the environment of the process that it was forked from: the node's token, no RANK.
     """
-    token = f"-{rank['node_rank']}\0".encode()
+    token = f"-{zlib.crc32(rank['host'].encode()):08x}\0".encode()
     for pid in processes_of(run.token()):
         with open(f"/proc/{pid}/status") as status, open(f"/proc/{pid}/environ", "rb") as environ:
             inner = next(line.split()[-1] for line in status if line.startswith("NSpid:"))

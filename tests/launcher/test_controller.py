@@ -5,13 +5,14 @@ import signal
 import pytest
 from fakes import FakeClock, FakeTransport, ScriptedAgent
 
+from distperf.errors import BatchError
 from launcher import events, protocol
 from launcher.controller import Controller, Order, fold_steps
 from launcher.errors import RunFolderError
 from launcher.hostfile import Host
 from launcher.journal import read_lines, replay
 from launcher.nodes import Nodes
-from launcher.plan import NodeFacts, Program, place
+from launcher.plan import NodeFacts, Program, place, planned_ranks
 from launcher.rundir import RunDir
 
 POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 2.0, "lease_s": 4.0, "grace_s": 3.0, "script": False}
@@ -39,12 +40,15 @@ class Screen:
 
 @pytest.fixture
 def launch(tmp_path):
-    """launch(a=[agents], b=[agents]) runs two ranks a host to the end; real time hardly passes."""
+    """launch(a=[agents], b=[agents]) runs two ranks a host to the end, but for `spares`; real time hardly passes."""
     opened = []
 
-    def run(*, policy=(), **agents):
+    def placed(*names):
+        return place(tuple(Host(name, (0, 1)) for name in names), lambda rank: {"dp_shard": rank})
+
+    def run(*, policy=(), spares=0, **agents):
         hosts = tuple(Host(name, (0, 1)) for name in agents)
-        placement = place(hosts, lambda rank: {"dp_shard": rank})
+        placement = placed(*list(agents)[: len(agents) - spares])
         clock = FakeClock()
         nodes = Nodes(FakeTransport(**agents))
         nodes.inbox = clock.inbox()
@@ -52,26 +56,31 @@ def launch(tmp_path):
         opened.append(nodes)
         folder = RunDir(tmp_path / "run")
         folder.create()
-        ranks = [
-            {k: v for k, v in vars(r).items() if k != "slot"}
-            for r in placement.ranks
-        ]  # fmt: skip
+        program = Program(("x.py",), "run", "token", "/", {})
         created = events.RunCreated(
             0.0,
             "run",
             "run",
             9,
-            ranks,
+            planned_ranks(placement),
             {**POLICY, **dict(policy)},
             {"host": "c", "pid": 1, "created": 0.0},
             "0",
+            [{"host": name, "slots": 2} for name in agents],
         )
+
+        def again(places):
+            if "refused" in places:
+                raise BatchError("global_batch 3 is not a multiple of 2")
+            return program, placed(*filter(None, places))
+
         facts = {name: NodeFacts("python3", "192.0.2.1", None) for name in agents}
-        order = Order(folder, created, Program(("x.py",), "run", "token", "/", {}), placement, facts)
+        order = Order(folder, created, program, placement, hosts, facts, again)
         screen = Screen()
         state = Controller(order, nodes, screen, clock).run()
         assert replay(folder).exit_code == state.exit_code
         assert replay(folder).first_failure == state.first_failure
+        assert replay(folder).ranks == state.ranks
         lines = [line["event"] for line in read_lines(folder.events)]
         assert lines.count("Ended") == 1
         assert lines[-1] == "Ended"
@@ -156,6 +165,76 @@ def test_a_node_that_stays_away(launch):
     state, screen, _ = launch(a=[first], b=[ScriptedAgent()])
     assert (state.state, state.first_failure.cause, state.first_failure.host) == ("failed", "node_lost", "a")
     assert any("connection refused" in note for note in screen.notes)
+
+
+def vanishing():
+    """Its link ends when its ranks start."""
+    return ScriptedAgent(lambda agent, start: agent.stream.end("connection reset"))
+
+
+def later():
+    """Finishes in the second attempt."""
+    return ScriptedAgent(lambda agent, start: start.attempt > 1 and agent.finish(start))
+
+
+def test_a_spare_takes_the_place_of_a_lost_node(launch):
+    """The spare was told who the run is and nothing else; then it gets the lost node's ranks, and the others theirs
+    again, with the new node 0's address.
+    """
+    b, c = later(), finishing()
+    state, screen, folder = launch(a=[vanishing()], b=[b], c=[c], spares=1)
+    assert (state.state, state.attempt, state.hosts) == ("finished", 2, ("c", "b"))
+    assert "c takes the place of a" in screen.notes
+    assert fold(folder, "NodeLost", "ReopenFailed", "Placed", "AttemptBegan", "NodeBack") == [
+        "AttemptBegan", "NodeLost", "ReopenFailed", "Placed", "AttemptBegan",
+    ]  # fmt: skip
+    (start,) = c.got(protocol.Start)
+    assert [(order["rank"], order["env"]["GROUP_RANK"]) for order in start.ranks] == [(0, "0"), (1, "0")]
+    assert {order["env"]["DISTPERF_JOB_TOKEN"] for order in start.ranks} == {c.configured.token}
+
+
+def test_fewer_nodes_when_none_is_spare(launch):
+    """The lost node stays away for lease and grace: the run goes on without it."""
+    b = later()
+    state, screen, _ = launch(policy={"min_nodes": 1}, a=[vanishing()], b=[b])
+    assert (state.state, state.attempt, state.hosts) == ("finished", 2, ("b",))
+    assert "going on without a" in screen.notes
+    assert [order["env"]["WORLD_SIZE"] for order in b.got(protocol.Start)[1].ranks] == ["2", "2"]
+
+
+def test_no_plan_for_the_nodes_that_are_left(launch):
+    """What the recipe cannot be on them ends the run, with the reason."""
+    state, screen, _ = launch(a=[vanishing()], b=[ScriptedAgent()], refused=[ScriptedAgent()], spares=1)
+    assert (state.state, state.exit_code) == ("failed", 1)
+    assert "global_batch 3 is not a multiple of 2" in screen.notes
+
+
+def test_a_host_that_fails_twice_is_set_aside(launch):
+    """The spare takes over although the host is there, and the host's agent leaves in order at the end."""
+    a, b, c = (
+        failing(),
+        ScriptedAgent(lambda agent, start: start.attempt > 2 and agent.finish(start)),
+        finishing(),
+    )
+    state, screen, _ = launch(a=[a], b=[b], c=[c], spares=1)
+    assert (state.state, state.attempt, state.hosts) == ("finished", 3, ("c", "b"))
+    assert "a is set aside: the first failure was there too often" in screen.notes
+
+
+def test_a_lost_spare_costs_nothing(launch):
+    """It is opened again while the run goes on."""
+    starts, first = [], ScriptedAgent()
+
+    class Fresh(ScriptedAgent):
+        def _react(self, message):
+            super()._react(message)
+            if isinstance(message, protocol.Configure):
+                a.finish(starts[0])
+
+    a = ScriptedAgent(lambda agent, start: (starts.append(start), first.stream.end("connection reset")))
+    state, _, folder = launch(a=[a], c=[first, Fresh()], spares=1)
+    assert (state.state, state.attempt) == ("finished", 1)
+    assert fold(folder, "NodeLost", "Placed") == ["NodeLost"]
 
 
 def test_node_0_lost_while_a_port_is_asked_for(launch):

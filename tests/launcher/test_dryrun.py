@@ -1,7 +1,7 @@
 import pytest
 
 from launcher.dryrun import SECRET, as_json, as_text, outcome
-from launcher.launch import Request
+from launcher.planning import Request
 
 
 @pytest.fixture

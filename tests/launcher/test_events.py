@@ -7,7 +7,8 @@ from launcher.events import Event, from_line, to_line
 
 KINDS = Event.__subclasses__()
 SAMPLES = {"float": 1.5, "str": "x", "int": 3, "int | None": None, "str | None": "SIGKILL",
-           "dict[str, Any]": {"a": 1}, "list[dict[str, Any]]": [{"rank": 0}], "dict[str, int]": {"0-3": 5}}  # fmt: skip
+           "dict[str, Any]": {"a": 1}, "list[dict[str, Any]]": [{"rank": 0}], "list[str]": ["a", ""],
+           "dict[str, int]": {"0-3": 5}}  # fmt: skip
 
 
 def sample(kind):

@@ -122,7 +122,7 @@ def test_secrets_are_not_shown():
 def test_nodes_have_tokens_of_their_own():
     """Two nodes may be one machine: an agent must not find the other's ranks by its own token."""
     tokens = [order["env"]["DISTPERF_JOB_TOKEN"] for order in all_orders(placed(1, 1))]
-    assert tokens == [node_token(PROGRAM, 0), node_token(PROGRAM, 1)]
+    assert tokens == [node_token(PROGRAM, "h0"), node_token(PROGRAM, "h1")]
     assert tokens[0] != tokens[1]
 
 

@@ -70,3 +70,17 @@ def test_what_is_not_there(run, choice, error):
     """A rank, host, attempt or pattern that cannot be is refused, not an empty answer."""
     with pytest.raises(error):
         shown(run, *choice)
+
+
+def test_each_attempt_has_the_hosts_that_it_had(run):
+    """Before a spare took over the rank was on another host."""
+    text = run.events.read_text().splitlines(keepends=True)
+    ranks = [{"rank": r, "local_rank": r, "host": "c", "node_rank": 0, "coordinates": {}} for r in (0, 1)]
+    pen = Journal(run.events)
+    run.events.write_text("".join(text[:2]))
+    pen.write(events.Placed(0.1, ["c", ""], ranks))
+    pen.close()
+    with run.events.open("a") as file:
+        file.writelines(text[2:])
+    assert shown(run, "1", None, None, 1).decode().splitlines()[0] == "bb:22 1 | attempt 1"
+    assert shown(run, "1", None, None, None).decode().splitlines()[0] == "c 1 | attempt 2"

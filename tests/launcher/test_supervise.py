@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher import supervise
-from launcher.actions import Finish, GiveUp, Note, PickPort, Reopen, StartRanks, StopRanks, Write
+from launcher.actions import Finish, GiveUp, Note, PickPort, Place, Reopen, StartRanks, StopRanks, Write
 from launcher.events import (
     AttemptBegan,
     Ended,
@@ -15,6 +15,7 @@ from launcher.events import (
     NodeIdle,
     NodeLost,
     Noted,
+    Placed,
     PortPicked,
     Progressed,
     RankExited,
@@ -24,20 +25,27 @@ from launcher.events import (
     Restarting,
     RunCreated,
     Tick,
+    Unplaceable,
 )
 
 HOSTS = ("a", "b")
 POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 10.0, "lease_s": 25.0, "grace_s": 30.0, "script": False}
 
 
-def created(ranks=4, **policy):
-    placed = [
-        {"rank": r, "local_rank": r % 2, "host": HOSTS[r // 2], "node_rank": r // 2, "coordinates": {}}
-        for r in range(ranks)
+def ranks_on(*hosts):
+    """Two ranks a host."""
+    return [
+        {"rank": r, "local_rank": r % 2, "host": hosts[r // 2], "node_rank": r // 2, "coordinates": {}}
+        for r in range(2 * len(hosts))
     ]
+
+
+def created(spares=(), **policy):
+    pool = [{"host": host, "slots": 2} for host in (*HOSTS, *spares)]
+    controller = {"host": "c", "pid": 1, "created": 0.0}
     return RunCreated(
-        0.0, "run", "run", 10, placed, {**POLICY, **policy}, {"host": "c", "pid": 1, "created": 0.0}, "0"
-    )
+        0.0, "run", "run", 10, ranks_on(*HOSTS), {**POLICY, **policy}, controller, "0", pool
+    )  # fmt: skip
 
 
 class Run:
@@ -61,6 +69,9 @@ class Run:
                 self.journal.append(Ended(self.state.t, action.state, action.exit_code))
             elif isinstance(action, GiveUp):
                 self.events.append(NodeLost(self.state.t, action.host, action.why))
+            elif isinstance(action, Place):
+                ranks = ranks_on(*filter(None, action.places))
+                self.events.append(Placed(self.state.t, list(action.places), ranks))
         return actions
 
     def send(self, kind, *fields, dt=0.01, attempt=None):
@@ -235,24 +246,118 @@ def test_late_words_change_nothing():
 
 
 def test_lost_node_fails_the_attempt_and_is_reopened():
-    """running -> stopping; when the rest is idle the host is opened anew, and the next attempt waits for it."""
+    """running -> stopping; the host is opened anew at once, and the next attempt waits for it."""
     run = Run().start()
-    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 30.0),)
+    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 30.0), Reopen("b"))
     assert [r.state for r in run.state.ranks] == ["running", "running", "stopped", "stopped"]
-    assert Reopen("b") in run.idle("a")
+    run.idle("a")
     assert run.send(Tick, dt=9.0) == ()
     assert PickPort() in run.send(NodeBack, "b")
 
 
 def test_lost_node_that_stays_away_ends_the_run():
-    """restarting -> failed when the host cannot be reached again; the lost node remains the first failure."""
+    """restarting -> failed when the host is out of reach for lease + grace; it remains the first failure."""
     run = Run().start()
     run.send(NodeLost, "b", "cut")
     run.idle("a")
-    note, finish = run.send(ReopenFailed, "b", "no route")
+    assert run.send(ReopenFailed, "b", "no route") == ()
+    assert run.send(Heard, "a", dt=54.0) == ()
+    note, finish = run.send(Heard, "a", dt=1.1)
     assert "b could not be reached again: no route" in note.text
     assert finish == Finish("failed", 1)
     assert run.state.first_failure.cause == "node_lost"
+
+
+def lose(run, *hosts):
+    """The hosts go away for good, the others become idle, and all there is to wait for is over."""
+    for host in hosts:
+        run.send(NodeLost, host, "cut")
+    for host in run.state.hosts:
+        if host not in run.state.lost:
+            run.idle(host)
+    for host in hosts:
+        run.send(ReopenFailed, host, "no route")
+
+
+def test_a_spare_takes_the_place_of_a_lost_host():
+    """As soon as one try to reach it has failed: planned anew, said, written down, begun; its ranks are there."""
+    run = Run(spares="c").start()
+    lose(run, "b")
+    assert (run.state.state, run.state.attempt, run.state.hosts) == ("starting", 2, ("a", "c"))
+    assert run.actions[-4:] == [
+        Note("c takes the place of b"), Place(("a", "c")), Write(AttemptBegan(run.state.t, 2)), PickPort(),
+    ]  # fmt: skip
+    run.start()
+    assert [(rank.host, rank.state) for rank in run.state.ranks[2:]] == [("c", "running")] * 2
+    assert run.replayed().ranks == run.state.ranks
+
+
+def test_a_spare_that_is_lost_is_no_failure():
+    """The run goes on, the spare is made anew, and takes no place while it is away."""
+    run = Run(spares="cd").start()
+    assert run.send(NodeLost, "c", "cut") == (Reopen("c"),)
+    assert run.state.state == "running"
+    lose(run, "b")
+    assert run.state.places == ("a", "d")
+
+
+def test_going_on_with_fewer_nodes():
+    """Without a spare the lost host is waited for lease + grace; then the run goes on without it if it may."""
+    run = Run(min_nodes=1).start()
+    lose(run, "b")
+    assert run.state.state == "restarting"
+    run.send(Heard, "a", dt=56.0)
+    assert (run.state.state, run.state.hosts, len(run.state.ranks)) == ("starting", ("a",), 2)
+    assert Note("going on without b") in run.actions
+    run.start()
+    before = run.state
+    run.exit(3, attempt=2)  # a rank that is not there any more
+    assert run.state.ranks == before.ranks
+    run.send(NodeBack, "b")
+    run.exit(0)
+    run.idle("a")
+    run.send(Tick, dt=2.0)
+    assert run.state.hosts == ("a", "b")
+    assert Note("b takes an empty place") in run.actions
+
+
+def test_too_few_nodes():
+    """Below min_nodes the run has failed, and says what is missing."""
+    run = Run(min_nodes=2, spares="c").start()
+    lose(run, "c", "b")
+    run.send(Heard, "a", dt=56.0)
+    assert run.state.state == "failed"
+    assert run.actions[-2].text == (
+        "b could not be reached again: no route; launch.min_nodes is 2, and none of 1 spare fits"
+    )
+
+
+def test_no_plan_for_the_hosts_that_are_left():
+    """What resolving anew refuses ends the run with its reason."""
+    run = Run(spares="c")
+    run.state = dataclasses.replace(run.start().state, asked=("a", "c"))
+    lose(run, "b")
+    note, finish = run.send(Unplaceable, "global_batch 3 is not a multiple")
+    assert (note, finish) == (Note("global_batch 3 is not a multiple"), Finish("failed", 1))
+
+
+def test_a_host_that_fails_again_is_set_aside():
+    """The first failure of two attempts in a row on one host: a spare is taken, and why is said."""
+    run = Run(spares="c", max_restarts=9)
+    for _ in range(2):
+        run.start().exit(2)
+        run.idle()
+        run.send(Tick, dt=2.0)
+    assert (run.state.state, run.state.hosts) == ("starting", ("a", "c"))
+    assert Note("b is set aside: the first failure was there too often") in run.actions
+
+
+def test_back_while_the_others_are_stopped():
+    """A fresh agent before all is idle: the attempt's end does not wait for it, and the next one has it."""
+    run = Run().start()
+    run.send(NodeLost, "b", "cut")
+    run.send(NodeBack, "b")
+    assert PickPort() in run.idle("a")
 
 
 def test_node_lost_while_a_restart_waits_is_reopened():
@@ -284,7 +389,7 @@ def test_lost_node_that_was_done_does_no_harm():
     for rank in range(4):
         run.done(rank)
     run.idle("b")
-    assert run.send(NodeLost, "b", "cut") == ()
+    assert run.send(NodeLost, "b", "cut") == (Reopen("b"),)
     assert run.idle("a") == [Finish("finished", 0)]
 
 
@@ -299,7 +404,7 @@ def test_silence_is_told_then_given_up():
     assert run.send(Heard, "a", dt=5.0) == ()
     for _ in range(9):
         run.send(Heard, "a", dt=5.0)
-    assert run.state.lost == {"b"}
+    assert set(run.state.lost) == {"b"}
     assert run.state.first_failure.cause == "node_lost"
 
 
@@ -390,7 +495,7 @@ def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
 EDGES = {
     "starting": {"starting", "running", "stopping", "restarting", "finished", "failed", "stopped"},
     "running": {"running", "stopping", "restarting", "finished", "failed", "stopped"},
-    "stopping": {"stopping", "restarting", "starting", "failed", "stopped"},
+    "stopping": {"stopping", "restarting", "starting", "failed", "stopped"},  # no wait: straight to the next
     "restarting": {"restarting", "starting", "failed", "stopped"},
     "finished": {"finished"},
     "failed": {"failed"},
@@ -462,8 +567,9 @@ def test_any_sequence_of_events(sequence, script, max_restarts):
 class World:
     """Nodes as they behave: they do what actions ask for, or fail, by chance."""
 
-    def __init__(self, random, max_restarts):
-        self.random, self.run = random, Run(max_restarts=max_restarts)
+    def __init__(self, random, max_restarts, spares, min_nodes):
+        self.random, self.all = random, (*HOSTS, *spares)
+        self.run = Run(max_restarts=max_restarts, spares=spares, min_nodes=min_nodes)
         self.todo = list(self.run.actions)
 
     def tell(self, kind, *fields):
@@ -476,38 +582,49 @@ class World:
         elif isinstance(action, Reopen):
             self.tell(*((NodeBack, action.host) if lucky else (ReopenFailed, action.host, "no route")))
         elif isinstance(action, StartRanks):
+            assert not set(state.hosts) & state.lost.keys()
             for rank in state.ranks:
                 self.tell(RankStarted, rank.rank, 1)
         elif isinstance(action, StopRanks) and state.in_flight:
             for rank in state.ranks:
                 if not rank.over:
                     self.tell(RankExited, rank.rank, None, "SIGTERM", "", None)
-            for host in HOSTS:
+            for host in self.all:
                 if host not in state.lost:
                     self.tell(NodeIdle, host)
 
     def live(self):
         rank = self.random.choice(self.run.state.ranks)
         if self.random.random() < 0.1:
-            self.tell(NodeLost, rank.host, "cut")
+            self.tell(NodeLost, self.random.choice(self.all), "cut")
+        elif self.run.state.lost and self.random.random() < 0.05:
+            self.tell(NodeBack, self.random.choice(list(self.run.state.lost)))
         elif not rank.over and rank.state == "running" and self.random.random() < 0.3:
             self.tell(RankExited, rank.rank, self.random.choice([0, 1]), None, "", None)
         else:
             self.tell(Tick)
-        for host in HOSTS:
+        for host in self.all:
             if host not in self.run.state.lost:
                 self.tell(Heard, host)
 
 
 @settings(max_examples=150)
-@given(st.randoms(use_true_random=False), st.integers(0, 4))
-def test_every_run_ends(random, max_restarts):
-    """With nodes that do what they are asked or are lost, and ranks that fail some day, no run waits for ever."""
-    world = World(random, max_restarts)
+@given(
+    st.randoms(use_true_random=False), st.integers(0, 4), st.sampled_from(["", "c", "cd"]),
+    st.sampled_from([None, 1, 2]),
+)  # fmt: skip
+def test_every_run_ends(random, max_restarts, spares, min_nodes):
+    """With nodes that do what they are asked or are lost, and ranks that fail some day, no run waits for ever, and
+    none has more attempts than it may or ranks on a host that is lost when they start.
+    """
+    world = World(random, max_restarts, spares, min_nodes)
     for _ in range(400):
         while world.todo:
             world.carry_out(world.todo.pop(0))
-        if world.run.state.over:
+        state = world.run.state
+        assert state.attempt <= max_restarts + 1
+        if state.over:
+            assert story(world.run.replayed()) == story(state)
             return
         world.live()
     raise AssertionError(f"still {world.run.state}")

@@ -98,6 +98,36 @@ def alone():
     dist.destroy_process_group()
 
 
+def test_a_late_writer_of_an_earlier_attempt_changes_nothing(tmp_path, alone):
+    """Attempt 1 is somewhere still alive when 2 has begun: it can neither begin a checkpoint nor finish one, and what
+    attempt 2 saves is what stands there.
+    """
+    folder, later = str(tmp_path), replace(ORIGIN, attempt=2)
+    late, writer = CheckpointWriter(folder, ORIGIN, 1), CheckpointWriter(folder, later, 1)
+    late.save(5, divide()[0], optimizer_step=5, tokens=0)
+    partial = tmp_path / ".step-00000010.partial-1-x"
+    partial.mkdir()
+    find_start(folder, later, "")
+    for step in (5, 10):
+        with pytest.raises(CheckpointError, match="attempt 2 of this run has begun, and this is 1"):
+            late.save(step, divide()[0], optimizer_step=step, tokens=0)
+    with pytest.raises(CheckpointError, match="attempt 2 of this run has begun"):
+        late._commit(
+            partial, tmp_path / "step-00000010", [[]], {"step": 10, "optimizer_step": 10, "tokens": 0}
+        )
+    assert [info.step for info in list_checkpoints(folder)] == [5]
+    assert writer.save(10, divide()[0], optimizer_step=10, tokens=0).written
+    assert [(info.step, info.manifest.attempt) for info in list_checkpoints(folder)] == [(10, 2)]
+
+
+def test_attempts_of_other_runs_are_not_shut_out(tmp_path, alone):
+    """A claim is the run's own; and a run that saves nothing leaves no folder."""
+    find_start(str(tmp_path / "none"), replace(ORIGIN, attempt=2), "", writes=False)
+    assert not (tmp_path / "none").exists()
+    find_start(str(tmp_path), replace(ORIGIN, run_id="run-b", attempt=3), "")
+    assert save_step(str(tmp_path), 5).written
+
+
 def test_retention_and_latest_after_several_saves(saved):
     """With keep 2 the newest two stay, and `latest` names the newest."""
     assert [info.step for info in list_checkpoints(saved[0])] == [10, 20]

@@ -150,8 +150,9 @@ def test_files_that_cannot_be_read(write, tmp_path):
         load_recipe("big.yaml")
 
 
-def test_a_file_that_cannot_be_read():
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
     """Refused with the system's words (a folder stands for all that the system refuses, to root as well)."""
+    monkeypatch.chdir(tmp_path)
     Path("r.yaml").mkdir()
     with pytest.raises(RecipeError, match=r"cannot read recipe r\.yaml: Is a directory"):
         load_recipe("r.yaml")

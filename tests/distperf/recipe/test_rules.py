@@ -146,6 +146,14 @@ def test_a_lease_outlives_a_missed_heartbeat(problems):
     assert line.startswith("r.yaml:4:1: launch.lease_s is 25; it must be above heartbeat_timeout_s, 30")
 
 
+def test_a_fixed_number_of_ranks_and_fewer_nodes(problems, load):
+    """dp_shard as a number leaves nothing to resolve anew."""
+    (line,) = problems(BASE + "parallel: {dp_shard: 4}\nlaunch: {min_nodes: 1}\n")
+    assert line.startswith("r.yaml:5:21: launch.min_nodes is 1, but parallel.dp_shard, 4, fixes")
+    assert load(BASE + "parallel: {dp_shard: 4}\nlaunch: {min_nodes: all}\n").launch.min_nodes == "all"
+    assert load(BASE + "launch: {min_nodes: 1, spares: 2}\n").launch.min_nodes == 1
+
+
 @pytest.mark.parametrize("key", ["async", "offload", "activation_checkpoint", "eval", "report", "slurm"])
 def test_what_does_not_work_yet_is_unknown(problems, key):
     """A key is in the schema from the day it works."""
