@@ -92,6 +92,7 @@ class Controller:
         self._logs: LogFiles | None = None
         self._steps: dict[int, int] = {}
         self._steps_kept_t = 0.0
+        self._stepped: dict[int, int] = {}  # steps heard since the last tick
         self._wrote = False  # a rank has written something since the last tick
         self._ticked_t = self._pinged_t = 0.0
         self._events: deque[events.Event] = deque()
@@ -138,6 +139,9 @@ class Controller:
     def _tick(self) -> None:
         self._ticked_t = self._now()
         self._keep_progress(PROGRESS_KEPT_S)
+        if self._stepped:  # once for all nodes: there may be a thousand
+            steps, self._stepped = self._stepped, {}
+            self._happened(events.Stepped(self._now(), self.state.attempt, steps))
         if self._wrote:
             self._wrote = False
             self._happened(events.Wrote(self._now(), self.state.attempt))
@@ -219,8 +223,7 @@ class Controller:
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
             steps = {int(rank): step for rank, step in message.steps.items()}
             self._steps.update(steps)
-            if steps:
-                yield events.Stepped(t, message.attempt, steps)
+            self._stepped.update(steps)
         elif isinstance(message, protocol.StacksTaken):
             yield events.StacksTaken(t, message.attempt, host, message.looks)
         elif isinstance(message, protocol.Record) and message.attempt == self.state.attempt:
@@ -277,7 +280,7 @@ class Controller:
 
     def _start_ranks(self, action: actions.StartRanks) -> None:
         self._logs = LogFiles(self._order.run, action.attempt, self._placement.world_size)
-        self._steps, self._wrote = {}, False
+        self._steps, self._stepped, self._wrote = {}, {}, False
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for node in self._placement.nodes:
             facts = self._order.facts[label(node.host)]

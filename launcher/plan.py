@@ -7,6 +7,7 @@ and nothing assumes equal hosts.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -48,7 +49,7 @@ class Placement:
         """All ranks in order."""
         return tuple(rank for node in self.nodes for rank in node.ranks)
 
-    @property
+    @functools.cached_property
     def world_size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)

@@ -10,22 +10,26 @@ from launcher.state import RunState, Stalled
 
 Step = tuple[RunState, tuple[Action, ...]]
 
+EARSHOT_S = 3.0  # a node that was not heard for this long cannot be said to stand still
 STACKS_S = 5.0  # how long a stalled run waits for its agents to say what the ranks are doing
 
 
 def stepped(state: RunState, event: events.Stepped) -> Step:
     """Ranks have finished steps."""
     pace = dataclasses.replace(state.pace, steps={**state.pace.steps, **event.steps})
-    return moved(dataclasses.replace(state, pace=pace)), ()
+    return dataclasses.replace(state, pace=pace), ()
 
 
-def moved(state: RunState) -> RunState:
+def ticked(state: RunState, event: events.Tick) -> Step:
     """Look where the slowest rank is now; a script may report steps on some of its ranks only."""
+    deaf = silent(state, EARSHOT_S)
+    watched = not (deaf and deaf & set(state.hosts))  # else the time that passed says nothing
+    pace = stall.passed(state.pace, event.t, watched=watched)
     there = [rank for rank in state.ranks if not rank.over]
-    newest = [state.pace.steps.get(rank.rank, 0) for rank in there]
+    newest = [pace.steps.get(rank.rank, 0) for rank in there]
     steps = [step for step in newest if step or not state.policy.script]
     phases = frozenset(rank.phase for rank in there if rank.phase)
-    return dataclasses.replace(state, pace=stall.seen(state.pace, min(steps, default=0), phases))
+    return dataclasses.replace(state, pace=stall.seen(pace, min(steps, default=0), phases)), ()
 
 
 def wrote(state: RunState, event: events.Wrote) -> Step:
@@ -64,3 +68,10 @@ def looked(state: RunState) -> events.HeldUp | None:
         return None
     rank = stacks.held_up_by(state.ranks, failure.places_of(state), state.policy.script)
     return events.HeldUp(state.t, state.attempt, rank.rank)
+
+
+def silent(state: RunState, limit_s: float) -> frozenset[str]:
+    """Hosts that were not heard for longer than this."""
+    if state.t - min(state.heard.values(), default=state.t) <= limit_s:
+        return frozenset()  # nearly always: with a thousand nodes this is asked a thousand times a second
+    return frozenset(h for h, t in state.heard.items() if h not in state.lost and state.t - t > limit_s)

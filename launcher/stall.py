@@ -25,6 +25,7 @@ PAUSES = {"checkpoint": "a checkpoint", "eval": "an evaluation"}
 class Pace:
     """How an attempt moves."""
 
+    t: float = 0.0  # of the last look, on the controller's clock
     now_s: float = 0.0
     moved_s: float = 0.0  # when it last moved
     wrote_s: float = 0.0  # when any rank last wrote something
@@ -46,9 +47,10 @@ class Limit:
     output: bool = False  # counts from the last output, as there are no steps
 
 
-def passed(pace: Pace, seconds: float) -> Pace:
-    """Time was watched."""
-    return dataclasses.replace(pace, now_s=pace.now_s + min(seconds, MAX_LOOK_S))
+def passed(pace: Pace, t: float, *, watched: bool = True) -> Pace:
+    """It is t now; the time since the last look was watched, or was not."""
+    seconds = min(t - pace.t, MAX_LOOK_S) if watched else 0.0
+    return dataclasses.replace(pace, t=t, now_s=pace.now_s + seconds)
 
 
 def wrote(pace: Pace) -> Pace:

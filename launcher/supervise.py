@@ -59,6 +59,7 @@ from launcher.events import (
     RunCreated,
     StacksTaken,
     Stepped,
+    Tick,
     Unplaceable,
     Wrote,
 )
@@ -68,8 +69,6 @@ from launcher.state import Failure, Policy, Rank, RunState
 
 Step = tuple[RunState, tuple[Action, ...]]
 T = TypeVar("T")
-
-EARSHOT_S = 3.0  # a node that was not heard for this long cannot be said to stand still
 
 
 def created(event: RunCreated) -> RunState:
@@ -101,9 +100,7 @@ def advance(state: RunState, event: Event) -> Step:
 def observe(state: RunState, event: Event) -> Step:
     """Take in one event. Replaying a journal is this alone: decisions are in it as events of their own."""
     if event.t > state.t:
-        deaf = _silent(state, EARSHOT_S) & set(state.hosts)
-        pace = state.pace if deaf else stall.passed(state.pace, event.t - state.t)
-        state = dataclasses.replace(state, t=event.t, pace=pace)
+        state = dataclasses.replace(state, t=event.t)
     if getattr(event, "attempt", state.attempt) != state.attempt and not isinstance(event, AttemptBegan):
         return state, ()  # a late word of an attempt that is over
     if getattr(event, "rank", -1) >= len(state.ranks):
@@ -120,7 +117,7 @@ def _attempt_began(state: RunState, event: AttemptBegan) -> Step:
     return dataclasses.replace(
         state, ranks=ranks, attempt=event.attempt, state="starting", began_t=event.t, rank_hosts=rank_hosts,
         heard=heard, idle=frozenset(), failure=None, restart_at=None, asked=None,
-        pace=Pace(), stalled=None,
+        pace=Pace(event.t), stalled=None,
     ), ()  # fmt: skip
 
 
@@ -133,7 +130,7 @@ def _port_picked(state: RunState, event: PortPicked) -> Step:
 
 def _rank_started(state: RunState, event: RankStarted) -> Step:
     state = _with_rank(state, event.rank, pid=event.pid, state="running")
-    if state.state == "starting" and all(r.state != "pending" for r in state.ranks):
+    if state.state == "starting" and all(r.state != "pending" for r in reversed(state.ranks)):
         state = dataclasses.replace(state, state="running")
     return dataclasses.replace(state, pace=stall.wrote(state.pace)), ()
 
@@ -145,11 +142,11 @@ def _reported(state: RunState, event: RankReported) -> Step:
         memory = {k: v for k, v in record.items() if k.endswith("_bytes")}
         return _with_rank(state, event.rank, memory=memory), ()
     if kind == "phase":
-        return progress.moved(_with_rank(state, event.rank, phase=str(record.get("phase")))), ()
+        return _with_rank(state, event.rank, phase=str(record.get("phase"))), ()
     if kind == "error":
         return _with_rank(state, event.rank, error=record), ()
     if kind == "done":
-        return progress.moved(_with_rank(state, event.rank, says_done=True, phase="done")), ()
+        return _with_rank(state, event.rank, says_done=True, phase="done"), ()
     if kind == "event" and record.get("event") == "checkpoint":
         return dataclasses.replace(state, checkpoint=str(record.get("path"))), ()
     return state, ()
@@ -171,7 +168,7 @@ def _rank_exited(state: RunState, event: RankExited) -> Step:
         return state, ()
     clean = event.code == 0 and (state.policy.script or rank.says_done)
     if clean:
-        return progress.moved(_with_rank(state, event.rank, state="done")), ()
+        return _with_rank(state, event.rank, state="done"), ()
     if state.state == "stopping" and state.failure is None:
         return _with_rank(state, event.rank, state="stopped"), ()
     state = _with_rank(state, event.rank, state="failed")
@@ -276,10 +273,13 @@ def _ended(state: RunState, event: Ended) -> Step:
 def _decide(state: RunState) -> Step:
     """What follows from the state alone, whichever event led to it."""
     notes = _watch_nodes(state)
-    state = dataclasses.replace(state, unreachable=_silent(state, state.policy.heartbeat_timeout_s))
+    silent = progress.silent(state, state.policy.heartbeat_timeout_s)
+    if silent != state.unreachable:
+        state = dataclasses.replace(state, unreachable=silent)
     state, watching = _watch_progress(state)
     notes += watching
-    if state.in_flight and any(h not in state.idle and h not in state.lost for h in state.hosts):
+    idle, lost = state.idle, state.lost
+    if state.in_flight and any(r.host not in idle and r.host not in lost for r in reversed(state.ranks)):
         return state, notes  # something of the attempt is still there
     if state.interrupted:
         code = contract.EXIT_TERMINATED if state.interrupted == "SIGTERM" else contract.EXIT_INTERRUPTED
@@ -334,14 +334,10 @@ def _watch_progress(state: RunState) -> Step:
     return state, ()
 
 
-def _silent(state: RunState, limit_s: float) -> frozenset[str]:
-    return frozenset(h for h, t in state.heard.items() if h not in state.lost and state.t - t > limit_s)
-
-
 def _watch_nodes(state: RunState) -> tuple[Action, ...]:
     policy = state.policy
-    new = _silent(state, policy.heartbeat_timeout_s) - state.unreachable
-    gone = _silent(state, policy.lease_s + policy.grace_s)
+    new = progress.silent(state, policy.heartbeat_timeout_s) - state.unreachable
+    gone = progress.silent(state, policy.lease_s + policy.grace_s)
     why = f"nothing heard for {policy.lease_s + policy.grace_s:.0f} s; its ranks have ended themselves by now"
     return (
         *(
@@ -376,6 +372,7 @@ _HANDLERS: dict[type[Event], Any] = {
     RankStarted: _rank_started,
     RankReported: _reported,
     Progressed: _progressed,
+    Tick: progress.ticked,
     Stepped: progress.stepped,
     Wrote: progress.wrote,
     events.Stalled: progress.stalled,

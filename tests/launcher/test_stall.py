@@ -7,7 +7,7 @@ from launcher.stall import Pace, judge, limit, passed, seen
 
 def wait(pace, seconds):
     for _ in range(round(seconds / 0.5)):
-        pace = passed(pace, 0.5)
+        pace = passed(pace, pace.t + 0.5)
     return pace
 
 

@@ -493,6 +493,7 @@ def stand_still(run):
     """Two steps are known, then nothing comes for longer than the limit."""
     for step in (1, 2):
         run.send(Stepped, dict.fromkeys(range(4), step))
+        run.send(Tick)
         run.send(Progressed, {"0-3": step})
     return tick(run, 33)
 
@@ -556,8 +557,10 @@ def test_a_node_that_is_not_heard_does_not_stall():
     run = Run(heartbeat_timeout_s=999.0, lease_s=9999.0).start()
     for step in (1, 2):
         run.send(Stepped, dict.fromkeys(range(4), step))
+        run.send(Tick)
     for _ in range(200):
-        run.send(Heard, "a", dt=1.0)
+        run.send(Heard, "a", dt=0.5)
+        run.send(Tick, dt=0.5)
     assert run.state.state == "running"
 
 
@@ -566,8 +569,9 @@ def test_a_controller_that_slept_sees_no_stall():
     run = Run(lease_s=9999.0).start()
     for step in (1, 2):
         run.send(Stepped, dict.fromkeys(range(4), step))
-    run.send(Heard, "a", dt=3600.0)
-    run.send(Heard, "b")
+        run.send(Tick)
+    run.send(Tick, dt=3600.0)
+    tick(run, 20)
     assert run.state.state == "running"
 
 
