@@ -6,6 +6,7 @@ Rank output goes to stdout, everything else to stderr.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import Any, TextIO
@@ -13,6 +14,7 @@ from typing import Any, TextIO
 from launcher import stall, words
 from launcher.logs import Lines, prefix
 from launcher.state import RunState
+from launcher.writer import Writer
 
 REDRAW_S = 0.2
 PLAIN_LINE_S = 5.0
@@ -30,7 +32,7 @@ class Console:
         self._drawn = ""
         self._drawn_at = 0.0
         self._said = ""
-        self._gone: list[TextIO] = []
+        self._writer = Writer()
         self._lines: dict[tuple[int, int], tuple[str, Lines]] = {}
         self._state: RunState | None = None
         self._last: dict[str, Any] = {}
@@ -73,12 +75,14 @@ class Console:
             for line in lines.rest():
                 self._print(self._out, f"{start}{line}\n")
         self.clear()
+        self._writer.close()
 
     def clear(self) -> None:
         """Take the progress line away until it is drawn again."""
         if self._drawn:
-            self._put(self._err, CLEAR)
+            self._writer.put(self._err, CLEAR)
             self._drawn = ""
+        self._writer.flush()
 
     def _changed(self, state: RunState) -> None:
         failure = state.failure
@@ -98,29 +102,20 @@ class Console:
         if not line or self._quiet:
             return
         if self._live:
-            self._drawn = line
-            self._put(self._err, CLEAR + line)
+            self._drawn = line[
+                : shutil.get_terminal_size().columns - 1
+            ]  # a line that wraps could not be taken away
+            self._writer.put(self._err, CLEAR + self._drawn)
         elif line != self._said:
             self._said = line
-            self._put(self._err, f"distperf: {line}\n")
+            self._writer.put(self._err, f"distperf: {line}\n")
 
     def _print(self, stream: TextIO, text: str) -> None:
         if self._drawn:
-            self._put(self._err, CLEAR)
-        self._put(stream, text)
+            self._writer.put(self._err, CLEAR)
+        self._writer.put(stream, text)
         if self._drawn:
-            self._put(self._err, self._drawn)
-
-    def _put(self, stream: TextIO, text: str) -> None:
-        if stream in self._gone:
-            return
-        try:
-            stream.write(text)
-            stream.flush()
-        except (
-            OSError
-        ):  # its reader has left (`| head`), the terminal is closed, a disk is full: the run goes on
-            self._gone.append(stream)
+            self._writer.put(self._err, self._drawn)
 
 
 def progress_line(state: RunState, last: dict[str, Any]) -> str:

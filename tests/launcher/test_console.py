@@ -86,6 +86,7 @@ def test_changes_are_told():
     shown.state(replace(STATE, state="stopping", failure=failure))
     shown.state(replace(STATE, state="starting", attempt=2))
     shown.state(replace(STATE, state="stopping"))
+    shown.close()
     text = err.getvalue()
     assert "rank 1 on gpu-a: exited with code 3; ending the other ranks" in text
     assert "attempt 2" in text
