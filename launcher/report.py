@@ -107,7 +107,7 @@ def failure_json(failure: Failure | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     value = dataclasses.asdict(failure)
-    value["followers"] = list(failure.followers)
+    value["followers"] = sorted(failure.followers)
     value["stacks"] = list(failure.stacks)
     del value["retry"]
     return value
