@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from launcher import stacks
 from launcher.crash import crash_in
 from launcher.events import NodeLost, RankExited
@@ -25,6 +28,13 @@ SIGNAL_HINTS = {
     "SIGSEGV": " (a crash in native code)",
     "SIGBUS": " (often a full /dev/shm or a file that became shorter)",
 }
+
+
+_ECHO = re.compile(
+    r"gloo|NCCL|connection (closed|reset|refused)|closed by peer|remote (peer|process|worker)|broken pipe|TCPStore|"
+    r"Dist\w+Error",
+    re.IGNORECASE,
+)
 
 
 def of_rank(rank: Rank, event: RankExited) -> Failure:
@@ -52,6 +62,26 @@ def of_rank(rank: Rank, event: RankExited) -> Failure:
         traceback=traceback, log_tail=event.log_tail, pid=rank.pid, attempt=event.attempt,
         step=rank.step, retry=not final,
     )  # fmt: skip
+
+
+def first_of(first: Failure, later: Failure, grace_over: bool) -> Failure:
+    """The first that was heard of is the answer, but for one: a rank that only felt another one go, heard of sooner."""
+    assert later.rank is not None
+    if first.rank is not None and _is_echo(first) and _explains(later, grace_over):
+        return replace(later, followers=(*first.followers, first.rank))
+    return replace(first, followers=(*first.followers, later.rank))
+
+
+def _is_echo(failure: Failure) -> bool:
+    """It says no more than that another rank was gone: what gloo, NCCL and torch's store raise then."""
+    return failure.cause == "exit" and _ECHO.search(failure.message) is not None
+
+
+def _explains(later: Failure, grace_over: bool) -> bool:
+    """No echo either, and no answer to our own SIGTERM, or our SIGKILL after the grace."""
+    if _is_echo(later) or later.signal in ("SIGTERM", "SIGINT") or (later.signal == "SIGKILL" and grace_over):
+        return False
+    return later.cause != "exit" or later.traceback is not None
 
 
 def of_node(event: NodeLost, attempt: int, step: int) -> Failure:

@@ -107,6 +107,7 @@ class RunState:
     )  # of this attempt; not in the journal, as only decisions follow from it
     stalled: Stalled | None = None
     failure: Failure | None = None  # of this attempt
+    failed_t: float = 0.0  # when the attempt was found to fail
     first_failure: Failure | None = None  # of the attempt that decided the run, or the newest one
     in_flight: bool = False  # an attempt's ranks have been started and not all nodes are idle again
     rank_hosts: dict[int, tuple[str, ...]] = field(default_factory=dict)  # attempt -> host of each rank

@@ -200,6 +200,38 @@ def test_first_failure_by_receipt_followers_folded():
     assert (failure.rank, failure.signal, failure.followers) == (1, "SIGKILL", (3, 0, 2))
 
 
+ECHO = {
+    "kind": "error",
+    "type": "RuntimeError",
+    "message": "[gloo] Connection closed by peer",
+    "traceback": "...",
+}
+
+
+def test_an_echo_gives_way_to_what_it_echoes():
+    """C04: a rank that felt another one go may be heard of first; the one that went is the answer all the same."""
+    run = Run().start()
+    run.send(RankReported, 2, ECHO)
+    run.exit(2, 1)
+    run.exit(1, None, "SIGKILL")
+    run.exit(0, None, "SIGTERM")
+    failure = run.state.first_failure
+    assert (failure.rank, failure.signal, failure.followers) == (1, "SIGKILL", (2, 0))
+    assert run.state.failed_hosts == (run.state.ranks[1].host,)
+
+
+@pytest.mark.parametrize(
+    ("later", "code", "name"), [(0.0, None, "SIGTERM"), (31.0, None, "SIGKILL"), (0.0, 1, None)]
+)
+def test_an_echo_stays_the_answer_to_what_we_did(later, code, name):
+    """Ranks that end by our SIGTERM, by our SIGKILL after the grace, or without a word explain nothing."""
+    run = Run().start()
+    run.send(RankReported, 2, ECHO)
+    run.exit(2, 1)
+    run.exit(1, code, name, dt=later + 0.01)
+    assert run.state.first_failure.rank == 2
+
+
 def test_restart_only_when_all_is_idle():
     """stopping -> restarting when nothing of the attempt is left on any node; then the next one after the wait."""
     run = Run().start()
