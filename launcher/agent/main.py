@@ -26,8 +26,6 @@ def run(nonce: str) -> None:
     agent.say(protocol.Hello(protocol.VERSION, facts.node_facts()))
     try:
         agent.serve()
-    except (
-        Exception
-    ) as error:  # the agent's one boundary: what is wrong must reach the controller, not be lost
+    except Exception as error:  # the agent's one boundary: what is wrong must reach the controller
         sys.stderr.write("agent: %s: %s\n" % (type(error).__name__, error))
         raise
