@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from launcher import stall, words
 from launcher.logs import Lines, prefix
-from launcher.state import RunState
+from launcher.state import Failure, RunState
 from launcher.writer import Writer
 
 REDRAW_S = 0.2
@@ -60,6 +60,13 @@ class Console:
             self._last = {}  # the figures of an attempt that is over would look like progress of this one
         if before is not None and before.state != state.state:
             self._changed(state)
+        if (
+            before is not None
+            and before.failure
+            and state.failure
+            and before.failure.rank != state.failure.rank
+        ):
+            self.note(f"{_who(state.failure)}: {state.failure.message}; the others felt it go")
         now = time.monotonic()
         if now - self._drawn_at >= (REDRAW_S if self._live else PLAIN_LINE_S):
             self._drawn_at = now
@@ -87,8 +94,7 @@ class Console:
     def _changed(self, state: RunState) -> None:
         failure = state.failure
         if state.state == "stopping" and failure is not None:
-            who = f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
-            self.note(f"{who}: {failure.message}; ending the other ranks")
+            self.note(f"{_who(failure)}: {failure.message}; ending the other ranks")
         elif state.state == "stalled" and state.stalled is not None:
             self.note(f"stalled: {state.stalled.why}; taking the stacks of all ranks")
         elif state.state == "stopping":
@@ -116,6 +122,10 @@ class Console:
         self._writer.put(stream, text)
         if self._drawn:
             self._writer.put(self._err, self._drawn)
+
+
+def _who(failure: Failure) -> str:
+    return f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
 
 
 def progress_line(state: RunState, last: dict[str, Any]) -> str:
