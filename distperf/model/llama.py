@@ -11,12 +11,14 @@ arXiv:2002.05202; grouped queries arXiv:2305.13245.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from distperf.model.span import WHOLE, Span
 from distperf.recipe.runspec import ModelSpec
 
 
@@ -34,15 +36,17 @@ class RMSNorm(nn.Module):
 
 
 @lru_cache(maxsize=16)
-def rotary_table(length: int, head_size: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (S, K) fp32 of every position's angles; both halves of K hold the same K/2 angles.
+def rotary_table(
+    rows: int, span: Span, head_size: int, theta: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (S, K) fp32 of every row's angles; both halves of K hold the same K/2 angles.
 
     Note [No rotary buffers]: the table is a function of the shape, not state of a module. What is not stored
     cannot be left uninitialised by a meta build, be cast to bf16 with the weights, or miss from a checkpoint.
     """
     with torch.inference_mode(False):  # a table first made while sampling may be needed by a backward later
         pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device)
-        positions = torch.arange(length, dtype=torch.float32, device=device)
+        positions = span.positions(rows, device).float()
         angles = torch.outer(positions, theta ** (-pairs / head_size)).repeat(1, 2)
         return angles.cos(), angles.sin()
 
@@ -53,13 +57,27 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).type_as(x)
 
 
+def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend from each position to itself and those before it. q (B, H, S, K), k and v (B, G, S, K); as q."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
 class Attention(nn.Module):
-    """Causal self-attention with H query heads in G groups, each sharing one key and value head."""
+    """Causal self-attention with H query heads in G groups, each sharing one key and value head.
+
+    `attend` mixes positions and `span` says which ones the rows are: all of them, unless context parallelism
+    sets both.
+    """
+
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    span: Span
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.head_size = spec.hidden // spec.heads
         self.rope_theta = spec.rope_theta
+        self.attend = causal_attention
+        self.span = WHOLE
         self.q_proj = nn.Linear(spec.hidden, spec.heads * self.head_size, bias=False)
         self.k_proj = nn.Linear(spec.hidden, spec.kv_heads * self.head_size, bias=False)
         self.v_proj = nn.Linear(spec.hidden, spec.kv_heads * self.head_size, bias=False)
@@ -71,9 +89,8 @@ class Attention(nn.Module):
             proj(x).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )  # (B, H or G, S, K)
-        cos, sin = rotary_table(x.shape[1], self.head_size, self.rope_theta, x.device)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        cos, sin = rotary_table(q.shape[2], self.span, self.head_size, self.rope_theta, x.device)
+        mixed = self.attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
         out: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return out
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from distperf.model.init import fill_for
 from distperf.model.llama import Llama, build_model, rotary_table
+from distperf.model.span import WHOLE
 from distperf.recipe.estimate import parameter_count
 from distperf.recipe.runspec import ModelSpec
 
@@ -140,7 +141,7 @@ def test_e21_there_is_no_buffer_to_lose():
         filled(spec).to(torch.bfloat16)(torch.zeros(1, 5, dtype=torch.long))
     model = filled(spec)
     model(torch.zeros(1, 5, dtype=torch.long)).sum().backward()
-    cos, sin = rotary_table(5, 8, 12345.0, torch.device("cpu"))
+    cos, sin = rotary_table(5, WHOLE, 8, 12345.0, torch.device("cpu"))
     assert cos.dtype == sin.dtype == torch.float32
     torch.testing.assert_close(cos[3, 1], torch.tensor(math.cos(3 * 12345.0**-0.25)))
     assert torch.equal(cos[:, :4], cos[:, 4:])
