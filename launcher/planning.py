@@ -187,7 +187,7 @@ def _resolved(parsed: Parsed, hosts: tuple[Host, ...]) -> tuple[RunSpec | None, 
         return None, MeshShape(dp_shard=world_size)
     run_id, folder = parsed.run.run_id, checkpoint_folder(parsed)
     spec = resolve(parsed.recipe, run_id=run_id, world_size=world_size, checkpoint_dir=folder)
-    return spec, MeshShape(dp_shard=spec.parallel.dp_shard)
+    return spec, spec.parallel.mesh
 
 
 def plan_again(planned: Planned, places: tuple[str, ...]) -> Planned:

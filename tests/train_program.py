@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TextIO
 
+from distperf.recipe.mesh import fit_mesh
 from distperf.recipe.runspec import (
     CheckpointSpec,
     DataSpec,
@@ -35,9 +36,18 @@ TINY = ModelSpec("llama", 2, 32, 4, 2, 64, 128, False, 10000.0, 1e-5)
 
 
 def make_spec(
-    tmp: Path, *, world: int = 1, zero: int = 0, accumulation: int = 1, steps: int = 20, **changes: Any
+    tmp: Path,
+    *,
+    world: int = 1,
+    zero: int = 0,
+    accumulation: int = 1,
+    steps: int = 20,
+    axes: dict[str, int] | None = None,
+    **changes: Any,
 ) -> RunSpec:
-    """A tiny fp32 run on synthetic data, 12 samples a step; `changes` replace fields of RunSpec."""
+    """A tiny fp32 run on synthetic data, 12 samples a step; `axes` but for dp_shard; `changes` replace fields."""
+    mesh = fit_mesh(world, **(axes or {}))
+    replicas = mesh.data_parallel_size
     checkpoint = CheckpointSpec(every_steps=0, save_last=False, keep=2, dir=str(tmp / "checkpoints"))
     spec = RunSpec(
         schema=1,
@@ -46,12 +56,12 @@ def make_spec(
         world_size=world,
         model=TINY,
         data=DataSpec((), (), True, "byte", 16, "predict"),
-        train=TrainSpec(steps, 12, 12 // world // accumulation, accumulation, 1, 1.0),
+        train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0),
         optimizer=OptimizerSpec(
             "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0)
         ),
         precision="fp32",
-        parallel=ParallelSpec(zero, world),
+        parallel=ParallelSpec(zero, **mesh.sizes(), cp_method="ulysses", pp_schedule="1f1b", pp_layers=()),
         checkpoint=checkpoint,
         reasons={},
     )

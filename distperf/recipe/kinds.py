@@ -131,6 +131,22 @@ def pair(kind: Kind) -> Kind:
     return Kind(wants, read, schema)
 
 
+def whole_list(least: int) -> Kind:
+    """A list of whole numbers, one or more of them."""
+    kind = whole(least)
+    wants = f"a list, each {kind.wants}"
+
+    def read(value: object) -> tuple[int, ...]:
+        if not isinstance(value, tuple) or not value:
+            raise refusal(value, wants)
+        try:
+            return tuple(kind.read(item) for item in value)
+        except ValueError as error:
+            raise ValueError(f"holds one that {error}") from None
+
+    return Kind(wants, read, {"type": "array", "items": kind.json_schema, "minItems": 1})
+
+
 def flag() -> Kind:
     """A switch: true or false."""
     wants = "true or false"

@@ -23,7 +23,7 @@ from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import Auto, DataSection, ModelSection, OptimizerSection
 from distperf.recipe.vocab import BYTE_VOCAB
 
-T = TypeVar("T", int, str)
+T = TypeVar("T", int, str, tuple[int, ...])
 
 
 def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str) -> RunSpec:
@@ -56,7 +56,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         ),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
-        parallel=ParallelSpec(recipe.parallel.zero, mesh.dp_shard),
+        parallel=_parallel(recipe, mesh),
         checkpoint=CheckpointSpec(
             checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir
         ),
@@ -66,13 +66,26 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
 
 def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> MeshShape:
     """The mesh of the run. Raises MeshError with the place of the key in the recipe."""
+    axes = recipe.parallel
+    others = {"pp": axes.pp, "dp_replicate": axes.dp_replicate, "cp": axes.cp, "tp": axes.tp}
     try:
-        mesh = fit_mesh(world_size, dp_shard=_given(recipe.parallel.dp_shard))
+        mesh = fit_mesh(world_size, dp_shard=_given(axes.dp_shard), **others)
     except MeshError as error:
         raise MeshError(_placed(recipe, "parallel.dp_shard", str(error))) from None
     if recipe.parallel.dp_shard == "auto":
         reasons["parallel.dp_shard"] = f"{mesh.dp_shard}: what the other axes leave of {world_size} ranks"
     return mesh
+
+
+def _parallel(recipe: Recipe, mesh: MeshShape) -> ParallelSpec:
+    axes = recipe.parallel
+    return ParallelSpec(
+        zero=axes.zero,
+        **mesh.sizes(),
+        cp_method=axes.cp_method,
+        pp_schedule=axes.pp_schedule,
+        pp_layers=_given(axes.pp_layers) or (),
+    )
 
 
 def resolve_batch(recipe: Recipe, mesh: MeshShape, reasons: dict[str, str]) -> Batch:

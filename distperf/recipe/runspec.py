@@ -13,6 +13,8 @@ import typing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from distperf.recipe.mesh import MeshShape
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -78,10 +80,26 @@ class OptimizerSpec:
 
 @dataclass(frozen=True)
 class ParallelSpec:
-    """Sizes of the mesh axes and the ZeRO stage; `dp_shard` is the number of ranks state is divided by."""
+    """The ZeRO stage, the sizes of the mesh axes, and how those divide what they divide.
+
+    State is divided over dp_shard x cp ranks. `pp_layers`: layers of each pipeline stage in model order, of which a
+    rank may hold several; empty without a pipeline.
+    """
 
     zero: int
+    pp: int
+    dp_replicate: int
     dp_shard: int
+    cp: int
+    tp: int
+    cp_method: str  # ulysses | ring
+    pp_schedule: str  # gpipe | 1f1b | interleaved_1f1b | zero_bubble | zbv | dualpipev
+    pp_layers: tuple[int, ...]
+
+    @property
+    def mesh(self) -> MeshShape:
+        """The axes alone."""
+        return MeshShape(self.pp, self.dp_replicate, self.dp_shard, self.cp, self.tp)
 
 
 @dataclass(frozen=True)

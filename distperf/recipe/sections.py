@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from distperf.recipe.kinds import choice, flag, number, or_auto, or_null, pair, text, whole
+from distperf.recipe.kinds import choice, flag, number, or_auto, or_null, pair, text, whole, whole_list
 from distperf.recipe.presets import PRESETS
 
 Auto = Literal["auto"]
@@ -164,7 +164,39 @@ class ParallelSection(Section):
     )
     dp_shard: Annotated[int | Auto, or_auto(whole(1))] = Field(
         default="auto",
-        description="Ranks that state is divided by. auto: what the other axes leave of the world.",
+        description="Ranks that state is divided by and that train on different samples. auto: what the other axes "
+        "leave of the world.",
+    )
+    dp_replicate: Count = Field(
+        default=1,
+        description="Copies of what dp_shard ranks hold together (hybrid sharding: replicate over nodes).",
+    )
+    tp: Count = Field(
+        default=1,
+        description="Ranks that share every layer (tensor and sequence parallel). They communicate most: keep them "
+        "inside a node.",
+    )
+    cp: Count = Field(
+        default=1,
+        description="Ranks that share every sequence, each with a part of its positions (context parallel); state is "
+        "divided over them as over dp_shard.",
+    )
+    cp_method: Annotated[str, choice("ulysses", "ring")] = Field(
+        default="ulysses",
+        description="How attention sees the other ranks' positions. ulysses: heads are exchanged for positions, so cp "
+        "must divide them; ring: keys and values travel round, for any number of heads.",
+    )
+    pp: Count = Field(default=1, description="Pipeline stages: ranks that each hold some of the layers.")
+    pp_schedule: Annotated[
+        str, choice("gpipe", "1f1b", "interleaved_1f1b", "zero_bubble", "zbv", "dualpipev")
+    ] = Field(
+        default="1f1b",
+        description="Order of a pipeline's forward and backward passes, train.micro_batch sequences each. The default "
+        "holds few activations; the others shorten the bubble at the cost of memory or communication.",
+    )
+    pp_layers: Annotated[tuple[int, ...] | Auto, or_auto(whole_list(1))] = Field(
+        default="auto",
+        description="Layers of each pipeline stage in model order, as a list. auto: by cost, so that none waits long.",
     )
 
 

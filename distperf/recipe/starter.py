@@ -38,7 +38,14 @@ precision: bf16                 # or fp32
 
 parallel:
   zero: 2                       # 0: nothing divided; 1: optimizer state; 2: gradients too; 3: parameters too
-  dp_shard: auto                # ranks that it is divided by
+  dp_shard: auto                # ranks that it is divided by, each with samples of its own
+  dp_replicate: 1               # copies of what dp_shard ranks hold together
+  tp: 1                         # ranks that share every layer
+  cp: 1                         # ranks that share every sequence
+  cp_method: ulysses            # or ring
+  pp: 1                         # pipeline stages
+  pp_schedule: 1f1b             # gpipe, 1f1b, interleaved_1f1b, zero_bubble, zbv or dualpipev
+  pp_layers: auto               # or layers of each stage, as a list
 
 checkpoint:
   every_steps: 50               # 0: only after the last step

@@ -1,0 +1,70 @@
+"""The mesh of ranks as process groups: who shares what with whom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from distperf.recipe.mesh import MeshShape
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """This rank's place in the mesh, and the groups of ranks that differ from it along some axes only."""
+
+    shape: MeshShape
+    coordinates: dict[str, int]
+    _devices: DeviceMesh | None  # the axes of more than one rank; None: this rank is alone
+    _flattened: dict[tuple[str, ...], DeviceMesh] = field(default_factory=dict)
+
+    def size(self, *axes: str) -> int:
+        """How many ranks differ along these axes."""
+        return math.prod(self.shape.sizes()[axis] for axis in axes)
+
+    def device_mesh(self, *axes: str) -> DeviceMesh | None:
+        """The ranks along these axes as one dimension; None where that is this rank alone.
+
+        Collective at the first call for axes of which more than one has several ranks: all ranks of the mesh call.
+        """
+        named = tuple(axis for axis in axes if self.shape.sizes()[axis] > 1)
+        if not named or self._devices is None:
+            return None
+        if len(named) == 1:
+            return self._devices[named[0]]
+        if named not in self._flattened:
+            self._flattened[named] = self._devices[named]._flatten("_".join(named))
+        return self._flattened[named]
+
+    def hybrid(self, replicated: str, divided: tuple[str, ...]) -> DeviceMesh | None:
+        """Two dimensions: copies along `replicated`, each divided along `divided`; one where one has one rank."""
+        outer, inner = self.device_mesh(replicated), self.device_mesh(*divided)
+        if outer is None or inner is None or self._devices is None:
+            return inner or outer
+        assert inner.mesh_dim_names is not None, "every dimension has a name"
+        return self._devices[replicated, inner.mesh_dim_names[0]]
+
+    def group(self, *axes: str) -> dist.ProcessGroup | None:
+        """The ranks along these axes as a process group; None where that is this rank alone."""
+        mesh = self.device_mesh(*axes)
+        return None if mesh is None else mesh.get_group()
+
+
+def make_mesh(shape: MeshShape, device: torch.device) -> Mesh:
+    """The mesh over all ranks of the default process group. Collective.
+
+    Cost: a new process group for each axis of more than one rank, but where one axis takes all ranks.
+    """
+    coordinates = shape.coordinates(dist.get_rank() if shape.product > 1 else 0)
+    axes = [axis for axis, size in shape.sizes().items() if size > 1]
+    if not axes:
+        return Mesh(shape, coordinates, None)
+    if len(axes) == 1:
+        world = dist.group.WORLD
+        assert world is not None, "ranks have met"
+        return Mesh(shape, coordinates, DeviceMesh.from_group(world, device.type, mesh_dim_names=(axes[0],)))
+    sizes = tuple(shape.sizes()[axis] for axis in axes)
+    return Mesh(shape, coordinates, init_device_mesh(device.type, sizes, mesh_dim_names=tuple(axes)))
