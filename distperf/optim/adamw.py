@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from distperf.optim.groups import Treatment
 from distperf.recipe.runspec import OptimizerSpec
 
 
@@ -38,12 +39,9 @@ class Update:
 
     @torch.no_grad()
     def apply(
-        self, weights: list[Tensor], grads: list[Tensor], moments: list[Moments], *, decays: bool
+        self, weights: list[Tensor], grads: list[Tensor], moments: list[Moments], treatment: Treatment
     ) -> None:
-        """Move fp32 `weights` by their fp32 `grads`, which are scaled in place in the same pass.
-
-        `decays`: with weight decay.
-        """
+        """Move fp32 `weights`, all treated alike, by their fp32 `grads`, which are scaled in place in the same pass."""
         if not weights:
             return
         adamw(
@@ -58,8 +56,8 @@ class Update:
             amsgrad=False,
             beta1=self.spec.betas[0],
             beta2=self.spec.betas[1],
-            lr=self.lr,
-            weight_decay=self.spec.weight_decay if decays else 0.0,
+            lr=self.lr * treatment.lr_scale,
+            weight_decay=treatment.weight_decay,
             eps=self.spec.eps,
             maximize=False,
         )

@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from distperf.optim.groups import Treatment
+
 # Large enough to fill a link, small enough that the first reduction starts early in backward and buffers stay small.
 BUCKET_BYTES = 12 * 2**20
 
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """What the layout needs to know of a parameter. `decays`: AdamW's weight decay applies to it."""
+    """What the layout needs to know of a parameter."""
 
     fqn: str
     shape: tuple[int, ...]
     numel: int
     trainable: bool
-
-    @property
-    def decays(self) -> bool:
-        """Matrices and embeddings decay; norms and biases (fewer than 2 dims) do not."""
-        return len(self.shape) >= 2
+    treatment: Treatment
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ class Bucket:
     slots: tuple[Slot, ...]
     size: int
     used: int
-    decays: bool
     trainable: bool
+    treatment: Treatment
 
     def shard(self, rank: int, num_shards: int) -> tuple[int, int]:
         """Elements [start, stop) of the bucket that this rank owns."""
@@ -64,23 +62,26 @@ class Overlap:
     length: int
 
 
+_Kind = tuple[bool, Treatment]  # parameters of one bucket are alike in these
+
+
 def layout(parameters: Sequence[ParameterInfo], num_shards: int, bucket_numel: int) -> tuple[Bucket, ...]:
     """Buckets in the order in which the backward pass completes them; frozen parameters come last.
 
     A bucket holds parameters that are treated alike and is closed when the next one would take it past
     `bucket_numel` elements; a larger parameter has a bucket of its own.
     """
-    open_: dict[tuple[bool, bool], list[ParameterInfo]] = {}
+    open_: dict[_Kind, list[ParameterInfo]] = {}
     closed: list[
         tuple[int, Bucket]
     ] = []  # with the place of the last parameter: the bucket is complete there
 
-    def close(kind: tuple[bool, bool], at: int) -> None:
+    def close(kind: _Kind, at: int) -> None:
         closed.append((at, _bucket(open_.pop(kind), num_shards)))
 
-    last_at: dict[tuple[bool, bool], int] = {}
+    last_at: dict[_Kind, int] = {}
     for at, parameter in enumerate(reversed(parameters)):
-        kind = (parameter.trainable, parameter.decays)
+        kind = (parameter.trainable, parameter.treatment)
         held = open_.get(kind, [])
         if held and sum(p.numel for p in held) + parameter.numel > bucket_numel:
             close(kind, last_at[kind])
@@ -97,7 +98,7 @@ def _bucket(parameters: Sequence[ParameterInfo], num_shards: int) -> Bucket:
         slots.append(Slot(parameter.fqn, parameter.shape, used, parameter.numel))
         used += parameter.numel
     size = -(-used // num_shards) * num_shards
-    return Bucket(tuple(slots), size, used, parameters[0].decays, parameters[0].trainable)
+    return Bucket(tuple(slots), size, used, parameters[0].trainable, parameters[0].treatment)
 
 
 def overlaps(bucket: Bucket, start: int, stop: int) -> list[Overlap]:

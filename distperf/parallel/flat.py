@@ -53,7 +53,9 @@ class FlatEngine:
         self.model = model
         self.optimizer_step = 0
         self._plan, self._peers, self._spec = plan, peers, optimizer
-        buckets = layout(parameter_infos(model), peers.size, plan.bucket_bytes // plan.dtype.itemsize)
+        buckets = layout(
+            parameter_infos(model, optimizer), peers.size, plan.bucket_bytes // plan.dtype.itemsize
+        )
         largest = max((b.size for b in buckets if b.trainable), default=0)
         self._lent = Scratch(device, largest)
         self._received = Scratch(device, largest - largest // peers.size)
@@ -209,16 +211,16 @@ class FlatEngine:
         self._wait_gathering()
 
     def _update(self, live: LiveBucket, update: Update) -> None:
-        master, moments, decays = live.master, live.moments, live.bucket.decays
+        master, moments, treatment = live.master, live.moments, live.bucket.treatment
         grads, working = self._kept(live, live.grads), self._kept(live, live.working)
         if self._plan.dtype == torch.float32:
-            update.apply([master], [grads], [moments], decays=decays)
+            update.apply([master], [grads], [moments], treatment)
             return
         length = UPDATE_BLOCK if master.device.type == "cpu" else master.numel()
         for start in range(0, master.numel(), length):
             block = slice(start, start + length)
             state = Moments(moments.exp_avg[block], moments.exp_avg_sq[block])
-            update.apply([master[block]], [grads[block].float()], [state], decays=decays)
+            update.apply([master[block]], [grads[block].float()], [state], treatment)
             working[block] = master[block]
 
     # State

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from distperf.errors import DistperfError
+from distperf.optim.groups import treatment
 from distperf.parallel.buckets import ParameterInfo
+from distperf.recipe.runspec import OptimizerSpec
 
 # (fqn, full shape, start, stop) -> fp32 values (stop - start,) of the flattened parameter
 Fill = Callable[[str, Sequence[int], int, int], Tensor]
 
 
-def parameter_infos(model: nn.Module) -> list[ParameterInfo]:
+def parameter_infos(model: nn.Module, optimizer: OptimizerSpec) -> list[ParameterInfo]:
     """All parameters in order of registration, tied ones once.
 
     Raises:
@@ -30,7 +32,9 @@ def parameter_infos(model: nn.Module) -> list[ParameterInfo]:
                 f"strides {parameter.stride()}), whose elements share memory. Make it a parameter of its real "
                 "size and expand it in forward."
             )
-        infos.append(ParameterInfo(fqn, tuple(parameter.shape), parameter.numel(), parameter.requires_grad))
+        shape = tuple(parameter.shape)
+        treated = treatment(fqn, shape, optimizer)
+        infos.append(ParameterInfo(fqn, shape, parameter.numel(), parameter.requires_grad, treated))
     return infos
 
 

@@ -74,7 +74,7 @@ class ShardedEngine:
         self.optimizer_step = 0
         self._spec = optimizer
         self._gradients_bytes = 0
-        self._rows = [_rows_of(*pair, mesh) for pair in _shard(model, dtype, mesh)]
+        self._rows = [_rows_of(*pair, mesh) for pair in _shard(model, dtype, mesh, optimizer)]
         self._trained = [rows for rows in self._rows if rows.moments is not None]
 
     @torch.no_grad()
@@ -108,10 +108,10 @@ class ShardedEngine:
         self.optimizer_step += 1
         update = Update(self._spec, self.optimizer_step, lr, grad_scale)
         self._gradients_bytes = self._live_gradients()
-        for decays in (True, False):
-            alike = [r for r in self._trained if r.info.decays == decays and r.weights.numel()]
+        for treatment in sorted({r.info.treatment for r in self._trained}):
+            alike = [r for r in self._trained if r.info.treatment == treatment and r.weights.numel()]
             moments = [r.moments for r in alike if r.moments is not None]
-            update.apply([r.weights for r in alike], [r.grad for r in alike], moments, decays=decays)
+            update.apply([r.weights for r in alike], [r.grad for r in alike], moments, treatment)
         for rows in self._trained:
             rows.parameter.grad = None
 
@@ -146,10 +146,10 @@ class ShardedEngine:
 
 
 def _shard(
-    model: nn.Module, dtype: torch.dtype, mesh: DeviceMesh
+    model: nn.Module, dtype: torch.dtype, mesh: DeviceMesh, optimizer: OptimizerSpec
 ) -> list[tuple[ParameterInfo, nn.Parameter]]:
     """Divide a model on the meta device and give this rank's rows memory; values are still to come."""
-    infos = parameter_infos(model)
+    infos = parameter_infos(model, optimizer)
     device = torch.device(mesh.device_type)
     # fully_shard takes contiguous parameters only. Nothing is in them yet, so they may as well be that.
     install(model, {info.fqn: torch.empty(info.shape, device="meta") for info in infos})

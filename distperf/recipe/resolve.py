@@ -150,6 +150,7 @@ def _optimizer(optimizer: OptimizerSection, steps: int, reasons: dict[str, str])
         eps=optimizer.eps,
         weight_decay=optimizer.weight_decay,
         schedule=ScheduleSpec(schedule.name, schedule.warmup_steps, decay_steps, schedule.min_lr),
+        groups=(),
     )
 
 

@@ -67,8 +67,17 @@ class ScheduleSpec:
 
 
 @dataclass(frozen=True)
+class GroupSpec:
+    """Parameters whose names match a pattern; lr_scale multiplies the learning rate. weight_decay None: by rule."""
+
+    match: tuple[str, ...]
+    lr_scale: float
+    weight_decay: float | None
+
+
+@dataclass(frozen=True)
 class OptimizerSpec:
-    """AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
+    """AdamW (Loshchilov and Hutter, arXiv:1711.05101). Of the groups that match a name, the first counts."""
 
     name: str
     lr: float
@@ -76,6 +85,7 @@ class OptimizerSpec:
     eps: float
     weight_decay: float
     schedule: ScheduleSpec
+    groups: tuple[GroupSpec, ...]
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ MODEL = ModelSpec(
     rope_theta=1e4,
     norm_eps=1e-5,
 )
-OPTIMIZER = OptimizerSpec("adamw", LR, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("constant", 0, 0, 0.0))
+OPTIMIZER = OptimizerSpec("adamw", LR, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("constant", 0, 0, 0.0), ())
 FILL = fill_for(MODEL, seed=0)
 PEERS = {
     0: "DDP",

@@ -27,6 +27,7 @@ SPEC = OptimizerSpec(
     eps=1e-8,
     weight_decay=0.1,
     schedule=ScheduleSpec(name="constant", warmup_steps=0, decay_steps=0, min_lr=0.0),
+    groups=(),
 )
 
 
