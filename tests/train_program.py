@@ -32,7 +32,7 @@ from distperf.recipe.runspec import (
     to_json,
 )
 
-TINY = ModelSpec("llama", 2, 32, 4, 2, 64, 128, False, 10000.0, 1e-5)
+TINY = ModelSpec("llama", 2, 32, 4, 2, 64, 128, False, 10000.0, 1e-5, 0.0)
 
 
 def make_spec(

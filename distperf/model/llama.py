@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from distperf.model.dropout import Dropout
 from distperf.model.span import WHOLE, Span
 from distperf.recipe.runspec import ModelSpec
 
@@ -119,11 +120,13 @@ class Block(nn.Module):
         self.self_attn = Attention(spec)
         self.post_attention_layernorm = RMSNorm(spec.hidden, spec.norm_eps)
         self.mlp = FeedForward(spec)
+        self.attention_dropout = Dropout(spec.dropout)
+        self.mlp_dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Add this layer's two contributions to the residual stream x (B, S, D)."""
-        x = x + self.self_attn(self.input_layernorm(x))
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.attention_dropout(self.self_attn(self.input_layernorm(x)))
+        out: Tensor = x + self.mlp_dropout(self.mlp(self.post_attention_layernorm(x)))
         return out
 
 
@@ -137,13 +140,14 @@ class Llama(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(spec.vocab, spec.hidden)
+        self.embed_dropout = Dropout(spec.dropout)
         self.layers = nn.ModuleList(Block(spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.hidden, spec.norm_eps)
         self.lm_head = None if spec.tied_embedding else nn.Linear(spec.hidden, spec.vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map tokens (B, S) int64 to logits (B, S, V); position s sees positions 0..s."""
-        x = self.embed_tokens(tokens)
+        x = self.embed_dropout(self.embed_tokens(tokens))
         for layer in self.layers:
             x = layer(x)
         x = self.norm(x)

@@ -49,6 +49,12 @@ PRESETS = {
 def complete_shape(preset: str | None, said: Mapping[str, Any]) -> dict[str, Any]:
     """All sizes of a model but `vocab`: what was `said` laid over the preset and the defaults; None: not to be had."""
     shape = vars(PRESETS[preset]) if preset else dict.fromkeys(("family", "layers", "hidden", "heads", "ffn"))
-    defaults = {"kv_heads": None, "tied_embedding": False, "rope_theta": 10_000.0, "norm_eps": 1e-5}
+    defaults = {
+        "kv_heads": None,
+        "tied_embedding": False,
+        "rope_theta": 10_000.0,
+        "norm_eps": 1e-5,
+        "dropout": 0.0,
+    }
     sizes = {**defaults, **shape, **{key: value for key, value in said.items() if value is not None}}
     return {**sizes, "kv_heads": sizes["kv_heads"] or sizes["heads"]}

@@ -30,6 +30,7 @@ class ModelSpec:
     tied_embedding: bool
     rope_theta: float
     norm_eps: float
+    dropout: float
 
 
 @dataclass(frozen=True)

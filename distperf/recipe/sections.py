@@ -63,6 +63,11 @@ class ModelSection(Section):
         default=None,
         description="Added to the mean square in RMSNorm. Default: 1e-5, as in Llama 2 (or the preset's).",
     )
+    dropout: Annotated[float, number(least=0, below=1)] = Field(
+        default=0.0,
+        description="Share of elements dropped after the embedding, after attention and after feed-forward, in "
+        "training only. Default: none, as in pre-training on fresh data. What is dropped is the same on any mesh.",
+    )
 
 
 class DataSection(Section):

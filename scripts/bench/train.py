@@ -50,6 +50,7 @@ MODEL = ModelSpec(
     tied_embedding=False,
     rope_theta=1e4,
     norm_eps=1e-5,
+    dropout=0.0,
 )
 OPTIMIZER = OptimizerSpec("adamw", LR, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("constant", 0, 0, 0.0), ())
 FILL = fill_for(MODEL, seed=0)

@@ -4,7 +4,7 @@ from distperf.model.flops import flops_per_token, matmul_parameters
 from distperf.model.llama import build_model
 from distperf.recipe.runspec import ModelSpec
 
-LLAMA_7B = ModelSpec("llama", 32, 4096, 32, 32, 11008, 32000, False, 1e4, 1e-5)
+LLAMA_7B = ModelSpec("llama", 32, 4096, 32, 32, 11008, 32000, False, 1e4, 1e-5, 0.0)
 
 
 def test_matmul_parameters_are_all_but_norms_and_look_up():

@@ -13,7 +13,7 @@ from distperf.recipe.runspec import ModelSpec
 SHAPE = (3, BLOCK // 2 + 7)
 TOTAL = 3 * (BLOCK // 2 + 7)
 NAME = "layers.0.mlp.up_proj.weight"
-SPEC = ModelSpec("llama", 8, 512, 8, 8, 1024, 1000, True, 1e4, 1e-5)
+SPEC = ModelSpec("llama", 8, 512, 8, 8, 1024, 1000, True, 1e4, 1e-5, 0.0)
 WHOLE = initial_values(5, NAME, SHAPE, 0, TOTAL, layers=8)
 
 

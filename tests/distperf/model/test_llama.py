@@ -22,6 +22,7 @@ TINY = ModelSpec(
     tied_embedding=False,
     rope_theta=10000.0,
     norm_eps=1e-5,
+    dropout=0.0,
 )
 
 
