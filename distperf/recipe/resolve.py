@@ -21,6 +21,13 @@ from distperf.recipe.runspec import (
 )
 from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import Auto, DataSection, ModelSection, OptimizerSection
+from distperf.recipe.stages import (
+    MICRO_BATCHES_PER_RANK,
+    auto_micro_batch,
+    check_micro_batches,
+    layers_per_stage,
+    model_costs,
+)
 from distperf.recipe.vocab import BYTE_VOCAB
 
 T = TypeVar("T", int, str, tuple[int, ...])
@@ -38,13 +45,14 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
     reasons: dict[str, str] = {}
     mesh = resolve_mesh(recipe, world_size, reasons)
     batch = resolve_batch(recipe, mesh, reasons)
+    shape = _model(model, reasons)
     checkpoint = recipe.checkpoint
     return RunSpec(
         schema=RUNSPEC_SCHEMA,
         name=recipe.name,
         run_id=run_id,
         world_size=world_size,
-        model=_model(model, reasons),
+        model=shape,
         data=_data(data),
         train=TrainSpec(
             train.steps,
@@ -56,7 +64,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         ),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
-        parallel=_parallel(recipe, mesh),
+        parallel=_parallel(recipe, mesh, shape, reasons),
         checkpoint=CheckpointSpec(
             checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir
         ),
@@ -77,14 +85,23 @@ def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> Me
     return mesh
 
 
-def _parallel(recipe: Recipe, mesh: MeshShape) -> ParallelSpec:
-    axes = recipe.parallel
+def _parallel(recipe: Recipe, mesh: MeshShape, model: ModelSpec, reasons: dict[str, str]) -> ParallelSpec:
+    axes, data = recipe.parallel, recipe.data
+    assert data is not None
+    costs = model_costs(model, data.seq_len)
+    try:
+        pp_layers = layers_per_stage(costs, axes.pp_schedule, mesh.pp, _given(axes.pp_layers))
+    except MeshError as error:
+        key = "parallel.pp" if axes.pp_layers == "auto" else "parallel.pp_layers"
+        raise MeshError(_placed(recipe, key, str(error))) from None
+    if pp_layers and axes.pp_layers == "auto":
+        reasons["parallel.pp_layers"] = f"{list(pp_layers)}: so that the dearest stage is as cheap as can be"
     return ParallelSpec(
         zero=axes.zero,
         **mesh.sizes(),
         cp_method=axes.cp_method,
         pp_schedule=axes.pp_schedule,
-        pp_layers=_given(axes.pp_layers) or (),
+        pp_layers=pp_layers,
     )
 
 
@@ -92,22 +109,36 @@ def resolve_batch(recipe: Recipe, mesh: MeshShape, reasons: dict[str, str]) -> B
     """The batch of the run. Raises BatchError with the place of the key in the recipe."""
     train = recipe.train
     assert train is not None
-    size = mesh.data_parallel_size
-    replica = mesh.product // size
+    size, schedule = mesh.data_parallel_size, recipe.parallel.pp_schedule
+    micro = _given(train.micro_batch)
+    if micro is None and mesh.pp > 1:
+        micro = auto_micro_batch(train.global_batch // size, schedule, mesh.pp)
     try:
-        batch = fit_batch(train.global_batch, _given(train.micro_batch), size, ranks_per_replica=replica)
+        batch = fit_batch(train.global_batch, micro, size, ranks_per_replica=mesh.product // size)
     except BatchError as error:
         raise BatchError(_placed(recipe, "train.global_batch", f"train.{error}")) from None
+    try:
+        check_micro_batches(schedule, mesh.pp, batch.accumulation)
+    except BatchError as error:
+        raise BatchError(_placed(recipe, "parallel.pp_schedule", str(error))) from None
     if train.micro_batch == "auto":
-        share = train.global_batch // size
-        reasons["train.micro_batch"] = (
-            f"{batch.micro_batch}: the largest divisor, up to {MOST_AUTO_MICRO_BATCH}, of a rank's share of {share}"
-        )
+        reasons["train.micro_batch"] = _micro_batch_reason(batch, mesh)
     reasons["train.accumulation"] = (
         f"{batch.accumulation}: global_batch {train.global_batch} / (micro_batch {batch.micro_batch} x {size} "
         "data-parallel ranks)"
     )
     return batch
+
+
+def _micro_batch_reason(batch: Batch, mesh: MeshShape) -> str:
+    share = batch.micro_batch * batch.accumulation
+    largest = f"the largest divisor, up to {MOST_AUTO_MICRO_BATCH}, of a rank's share of {share}"
+    if mesh.pp == 1:
+        return f"{batch.micro_batch}: {largest}"
+    wanted = MICRO_BATCHES_PER_RANK * mesh.pp
+    if batch.accumulation >= wanted:
+        return f"{batch.micro_batch}: {largest} that leaves the pipeline {wanted} micro-batches or more"
+    return f"{batch.micro_batch}: the smallest that the schedule can run, to keep the bubble small"
 
 
 def _given(value: T | Auto) -> T | None:

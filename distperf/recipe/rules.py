@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distperf.recipe.launching import LaunchSection
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import DataSection, ModelSection, OptimizerSection
+from distperf.recipe.sections import DataSection, ModelSection, OptimizerSection, ParallelSection
 from distperf.recipe.vocab import BYTE_VOCAB
 
 TRAINING_KEYS = ("model", "data", "train", "optimizer", "precision", "parallel", "checkpoint")
@@ -46,6 +46,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     if recipe.model is not None and recipe.data is not None:
         yield from _vocab(recipe.model, recipe.data)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
+    yield from _pipeline(recipe.parallel)
     yield from _launch(recipe.launch)
     if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":
         text = (
@@ -125,6 +126,19 @@ def _optimizer(optimizer: OptimizerSection, steps: int | None) -> Iterator[Fault
     elif schedule.name == "wsd" and schedule.warmup_steps + decay > steps:
         total = f"{schedule.warmup_steps} of warm-up and {decay} of decay"
         yield Fault(f"{key}.decay_steps", f"{key}: {total} are more than train.steps, {steps}")
+
+
+def _pipeline(parallel: ParallelSection) -> Iterator[Fault]:
+    """Keys of a pipeline where there is none; sizes are judged with the world's, in resolving."""
+    if parallel.pp > 1:
+        return
+    for key, written in (
+        ("pp_layers", parallel.pp_layers != "auto"),
+        ("pp_schedule", parallel.pp_schedule != "1f1b"),
+    ):
+        if written:
+            text = f"parallel.{key} is about a pipeline, but parallel.pp is 1; take it out, or set pp to 2 or more"
+            yield Fault(f"parallel.{key}", text)
 
 
 def _launch(launch: LaunchSection) -> Iterator[Fault]:

@@ -106,7 +106,8 @@ class TrainSection(Section):
     micro_batch: Annotated[int | Auto, or_auto(whole(1))] = Field(
         default="auto",
         description="Sequences of one forward on one rank. auto: the largest divisor of a rank's share of the global "
-        "batch, up to 8. The number of forwards a step (accumulation) follows.",
+        "batch, up to 8, that leaves a pipeline four micro-batches for each of its ranks. The number of forwards a "
+        "step (accumulation) follows.",
     )
     seed: Annotated[int, whole(0)] = Field(default=1, description="Seed of weights and of the order of data.")
     grad_clip: PositiveOrNull = Field(
@@ -201,7 +202,8 @@ class ParallelSection(Section):
     )
     pp_layers: Annotated[tuple[int, ...] | Auto, or_auto(whole_list(1))] = Field(
         default="auto",
-        description="Layers of each pipeline stage in model order, as a list. auto: by cost, so that none waits long.",
+        description="Layers of each pipeline stage in model order, as a list (two stages a rank with the last four "
+        "schedules). auto: by cost, the head's included, so that the dearest stage is as cheap as can be.",
     )
 
 

@@ -107,3 +107,39 @@ def test_a_mesh_that_does_not_fit_is_told_where_it_stands(load):
     ):
         run(recipe, 6)
     assert issubclass(MeshError, RecipeError)
+
+
+def test_a_pipeline_gets_layers_and_micro_batches(load):
+    """Layers by cost, and a micro-batch small enough that every rank has four; each with its reason."""
+    spec = run(load(TEXT, "parallel.pp=2", "model.layers=6", "parallel.pp_schedule=zbv"))
+    assert sum(spec.parallel.pp_layers) == 6
+    assert len(spec.parallel.pp_layers) == 4
+    assert (spec.train.micro_batch, spec.train.accumulation) == (8, 8)
+    assert "dearest" in spec.reasons["parallel.pp_layers"]
+    assert "leaves the pipeline 8" in spec.reasons["train.micro_batch"]
+    spec = run(load(TEXT, "parallel.pp=2", "train.global_batch=8"))
+    assert (spec.train.micro_batch, spec.train.accumulation) == (1, 2)
+    assert "smallest" in spec.reasons["train.micro_batch"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "text"),
+    [
+        (["parallel.pp=8", "model.layers=4"], r"parallel\.pp is 8: 8 stages .* for 4 layers"),
+        (["parallel.pp=2", "parallel.pp_layers=[3, 2]", "model.layers=4"], r"places 5 layers \(3 \+ 2\)"),
+        (["parallel.pp=2", "train.micro_batch=64"], r"1f1b with pp 2 cannot run 1 micro-batches"),
+        (
+            [
+                "parallel.pp=2",
+                "train.global_batch=20",
+                "train.micro_batch=1",
+                "parallel.pp_schedule=zero_bubble",
+            ],
+            r"zero_bubble with pp 2 cannot run 5 micro-batches.*nearest that fit: 4, 6",
+        ),
+    ],
+)
+def test_a_pipeline_that_could_not_run_is_refused(load, sets, text):
+    """Before anything starts, with the place of the key and what would fit."""
+    with pytest.raises(RecipeError, match=text):
+        run(load(TEXT, *sets))

@@ -164,3 +164,11 @@ def test_what_does_not_work_yet_is_unknown(problems, key):
 def test_names_of_runs(problems, name):
     """Fit for a folder's name and for a command line."""
     assert problems(BASE + f"name: {name}\n")[0].startswith("r.yaml:4:7: name is ")
+
+
+def test_keys_of_a_pipeline_that_is_not_there(problems, load):
+    """They would do nothing; a default that is written out is no fault."""
+    lines = problems(BASE + "parallel: {pp_schedule: zbv, pp_layers: [2, 2]}\n")
+    assert lines[0].startswith("r.yaml:4:25: parallel.pp_schedule is about a pipeline, but parallel.pp is 1")
+    assert lines[1].startswith("r.yaml:4:41: parallel.pp_layers is about a pipeline, but parallel.pp is 1")
+    assert load(BASE + "parallel: {pp: 1, pp_schedule: 1f1b, pp_layers: auto}\n").parallel.pp == 1

@@ -1,0 +1,86 @@
+"""When the passes of a pipeline's step happen: rank x time, the bubble, and what is held meanwhile. Pure.
+
+Time counts in slots: a forward pass takes one, a backward pass two, each half of a split one one. Every pass begins
+as soon as its rank is free and what it needs has arrived; sending takes no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from distperf.recipe.schedules import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, order, stage_count
+
+SLOTS = {FORWARD: 1, BACKWARD: 2, INPUTS: 1, WEIGHTS: 1}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """An action with its time."""
+
+    action: Action
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A step of a pipeline; `ranks[r]` is what rank r does, in time."""
+
+    ranks: tuple[tuple[Pass, ...], ...]
+
+    @property
+    def span(self) -> float:
+        """Slots from the first pass to the end of the last."""
+        return max(row[-1].stop for row in self.ranks)
+
+    @property
+    def bubble_share(self) -> float:
+        """Part of the ranks' time in which they wait."""
+        busy = sum(done.stop - done.start for row in self.ranks for done in row)
+        return 1 - busy / (self.span * len(self.ranks))
+
+    def in_flight(self, stage: int) -> int:
+        """Most micro-batches whose activations a stage holds at a time: forward done, weights' gradients not."""
+        held = most = 0
+        for done in (p for row in self.ranks for p in row if p.action.stage == stage):
+            held += {FORWARD: 1, BACKWARD: -1, WEIGHTS: -1}.get(done.action.kind, 0)
+            most = max(most, held)
+        return most
+
+
+def timeline(
+    schedule: str, pp: int, micro_batches: int, stage_costs: Sequence[float] | None = None
+) -> Timeline:
+    """The step of a schedule; stages cost alike, or as `stage_costs` says (1: as counted in slots)."""
+    costs = stage_costs or (1,) * stage_count(schedule, pp)
+    orders = [order(schedule, pp, micro_batches, rank) for rank in range(pp)]
+    rows: list[list[Pass]] = [[] for _ in orders]
+    ends: dict[Action, float] = {}
+    while any(len(row) < len(actions) for row, actions in zip(rows, orders, strict=True)):
+        before = len(ends)
+        for row, actions in zip(rows, orders, strict=True):
+            while len(row) < len(actions):
+                action = actions[len(row)]
+                ready = _ready(action, ends, len(costs) - 1)
+                if ready is None:
+                    break
+                start = max(ready, row[-1].stop if row else 0)
+                ends[action] = start + SLOTS[action.kind] * costs[action.stage]
+                row.append(Pass(action, start, ends[action]))
+        assert len(ends) > before, f"{schedule} with {pp} ranks, {micro_batches} micro-batches would hang"
+    return Timeline(tuple(map(tuple, rows)))
+
+
+def _ready(action: Action, ends: dict[Action, float], last: int) -> float | None:
+    """When what the action needs has arrived; None: that is not known yet."""
+    stage, micro = action.stage, action.micro
+    if action.kind == FORWARD:
+        return ends.get(Action(FORWARD, stage - 1, micro)) if stage else 0
+    if action.kind == WEIGHTS:
+        return ends.get(Action(INPUTS, stage, micro))
+    if stage == last:
+        return ends.get(Action(FORWARD, stage, micro))
+    return next(
+        (ends[a] for kind in (BACKWARD, INPUTS) if (a := Action(kind, stage + 1, micro)) in ends), None
+    )
