@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from distperf.model.dropout import Dropout
 from distperf.model.span import WHOLE, Span
 from distperf.recipe.runspec import ModelSpec
+from distperf.recipe.stages import Stage
 
 
 class RMSNorm(nn.Module):
@@ -131,31 +132,51 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    """Tokens to logits.
+    """Tokens to logits; or, as one stage of a pipeline, its layers with the embedding or head where it has them.
 
-    A tied embedding is one parameter of one module, used twice in `forward`, rather than one tensor shared by
-    two modules, of which `to_empty` after a meta build would quietly make two.
+    A stage's parameters have their names in the whole model. A tied embedding is one parameter of one module, used
+    twice in `forward`, rather than one tensor shared by two modules, of which `to_empty` after a meta build would
+    quietly make two. Where first and last stage are apart, each has it, under one name.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, stage: Stage | None = None) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(spec.vocab, spec.hidden)
-        self.embed_dropout = Dropout(spec.dropout)
-        self.layers = nn.ModuleList(Block(spec) for _ in range(spec.layers))
-        self.norm = RMSNorm(spec.hidden, spec.norm_eps)
-        self.lm_head = None if spec.tied_embedding else nn.Linear(spec.hidden, spec.vocab, bias=False)
+        stage = stage or Stage(index=0, count=1, start=0, stop=spec.layers)
+        ties = stage.is_last and spec.tied_embedding
+        self.embed_tokens = nn.Embedding(spec.vocab, spec.hidden) if stage.is_first or ties else None
+        self.embed_dropout = Dropout(spec.dropout) if stage.is_first else None
+        self.layers = nn.ModuleList()
+        for index in range(stage.start, stage.stop):
+            self.layers.add_module(str(index), Block(spec))
+        self.norm = RMSNorm(spec.hidden, spec.norm_eps) if stage.is_last else None
+        has_head = stage.is_last and not spec.tied_embedding
+        self.lm_head = nn.Linear(spec.hidden, spec.vocab, bias=False) if has_head else None
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Map tokens (B, S) int64 to logits (B, S, V); position s sees positions 0..s."""
-        x = self.embed_dropout(self.embed_tokens(tokens))
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (B, S) int64 to logits (B, S, V); position s sees positions 0..s.
+
+        A stage takes the residual stream (B, S, D) but for the first, and gives it on but for the last.
+        """
+        if self.embed_dropout is not None and self.embed_tokens is not None:
+            x = self.embed_dropout(self.embed_tokens(x))
         for layer in self.layers:
             x = layer(x)
-        x = self.norm(x)
-        logits: Tensor = F.linear(x, self.embed_tokens.weight) if self.lm_head is None else self.lm_head(x)
-        return logits
+        return x if self.norm is None else self._logits(self.norm(x))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if self.lm_head is None:
+            assert self.embed_tokens is not None, "a last stage without a head of its own is tied"
+            return F.linear(x, self.embed_tokens.weight)
+        out: Tensor = self.lm_head(x)
+        return out
 
 
-def build_model(spec: ModelSpec) -> Llama:
-    """The model on the meta device: shapes and names, no memory. `distperf.model.init` says what goes in."""
+def build_model(spec: ModelSpec, stage: Stage | None = None) -> Llama:
+    """The model, or a stage of it, on the meta device: names and shapes. `distperf.model.init` fills it."""
     with torch.device("meta"):
-        return Llama(spec)
+        return Llama(spec, stage)
+
+
+def shared_by_stages(spec: ModelSpec) -> tuple[str, ...]:
+    """Parameters that both the first and the last stage of a pipeline have."""
+    return ("embed_tokens.weight",) if spec.tied_embedding else ()

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from distperf.model.init import fill_for
-from distperf.model.llama import Llama, build_model, rotary_table
+from distperf.model.llama import Llama, build_model, rotary_table, shared_by_stages
 from distperf.model.span import WHOLE
 from distperf.recipe.estimate import parameter_count
 from distperf.recipe.runspec import ModelSpec
+from distperf.recipe.stages import stages
 
 TINY = ModelSpec(
     family="llama",
@@ -157,3 +158,22 @@ def test_bf16_follows_fp32():
     rounded = model.to(torch.bfloat16)(tokens)
     assert rounded.dtype == torch.bfloat16
     torch.testing.assert_close(rounded.float(), exact, rtol=0.05, atol=0.02)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_stages_in_a_row_are_the_model(tied):
+    """Same parameter names, values and logits, however many layers a stage has; a tied embedding is in two."""
+    spec = dataclasses.replace(TINY, layers=4, tied_embedding=tied)
+    whole, fill = filled(spec), fill_for(spec, 1)
+    tokens = torch.randint(spec.vocab, (2, 5), generator=torch.Generator().manual_seed(0))
+    parts = [build_model(spec, stage).to_empty(device="cpu") for stage in stages((1, 2, 1))]
+    names = [name for part in parts for name, _ in part.named_parameters()]
+    assert sorted(set(names)) == sorted(name for name, _ in whole.named_parameters())
+    assert tuple(name for name in set(names) if names.count(name) > 1) == shared_by_stages(spec)
+    x = tokens
+    with torch.no_grad():
+        for part in parts:
+            for name, parameter in part.named_parameters():
+                parameter.copy_(fill(name, parameter.shape, 0, parameter.numel()).view_as(parameter))
+            x = part(x)
+        assert torch.equal(x, whole(tokens))
