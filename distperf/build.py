@@ -18,9 +18,7 @@ from distperf.data.store import SampleStore, open_store
 from distperf.errors import DataError, DistperfError, MeshError
 from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
-from distperf.model.flops import flops_per_token
-from distperf.model.init import fill_for
-from distperf.model.llama import build_model
+from distperf.model.blueprint import Blueprint, blueprint_of
 from distperf.model.loss import loss_sum
 from distperf.optim.schedules import lr_at
 from distperf.parallel.engine import Engine, build_engine
@@ -60,6 +58,10 @@ class Orders:
             raise MeshError(f"the run was planned for {spec.world_size} ranks and {ranks.world_size} started")
         return cls(spec, attempt)
 
+    def blueprint(self) -> Blueprint:
+        """The model to train."""
+        return blueprint_of(self.spec.model, self.spec.train.seed, self.spec.frozen)
+
     def origin(self) -> Origin:
         """What this attempt's checkpoints say about their origin."""
         spec = self.spec
@@ -74,18 +76,20 @@ class Orders:
         )
 
 
-def build_trainer(spec: RunSpec, ranks: Ranks, device: torch.device, store: Store) -> Trainer:
+def build_trainer(
+    spec: RunSpec, blueprint: Blueprint, ranks: Ranks, device: torch.device, store: Store
+) -> Trainer:
     """Data, model and engine of this rank, and the trainer that holds them. Collective.
 
     Raises:
         DataError: the data cannot be used, or nodes have different data.
     """
     reporter().send("phase", phase="data")
-    samples = open_data(spec.data, spec.model.vocab, ranks, store)
+    samples = open_data(spec.data, blueprint.vocab, ranks, store)
     reporter().send("phase", phase="build")
     loader = Loader(spec.data, samples, spec.train, ranks.rank, ranks.world_size)
     return Trainer(
-        engine=_build_engine(spec, device),
+        engine=_build_engine(spec, blueprint, device),
         batches=loader,
         loss_sum=loss_sum,
         lr_at=_Schedule(spec.optimizer, spec.train.steps),
@@ -95,13 +99,13 @@ def build_trainer(spec: RunSpec, ranks: Ranks, device: torch.device, store: Stor
     )
 
 
-def build_workload(spec: RunSpec, device: torch.device) -> Workload:
+def build_workload(spec: RunSpec, blueprint: Blueprint, device: torch.device) -> Workload:
     """What the progress lines and MFU are reckoned with."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return Workload(
         steps=spec.train.steps,
         positions=spec.train.global_batch * spec.data.seq_len,
-        flops_per_token=flops_per_token(spec.model, spec.data.seq_len),
+        flops_per_token=blueprint.flops_per_token(spec.data.seq_len) if blueprint.flops_per_token else None,
         world_size=spec.world_size,
         peak_flops_per_s=peak_flops_per_s(name, spec.precision),
     )
@@ -148,17 +152,17 @@ def _refuse_different(hashes: list[str]) -> None:
         )
 
 
-def _build_engine(spec: RunSpec, device: torch.device) -> Engine:
+def _build_engine(spec: RunSpec, blueprint: Blueprint, device: torch.device) -> Engine:
     assert spec.parallel.dp_shard == spec.world_size, "resolving fits the axes to the world"
     return build_engine(
-        build_model(spec.model),
+        blueprint.build(),
         zero=spec.parallel.zero,
         precision=spec.precision,
         group=dist.group.WORLD if spec.world_size > 1 else None,
         device=device,
         optimizer=spec.optimizer,
         accumulation=spec.train.accumulation,
-        fill=fill_for(spec.model, spec.train.seed),
+        fill=blueprint.fill,
     )
 
 

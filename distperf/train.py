@@ -8,16 +8,17 @@ import time
 from typing import NoReturn
 
 import torch
+from torch._C._distributed_c10d import Store
 
 from distperf.build import Orders, build_trainer, build_workload
 from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.save import CheckpointWriter
 from distperf.contract import EXIT_FAILED, EXIT_OK, RESUME_ENV, reporter
 from distperf.failure import report_failure
-from distperf.measure.progress import Progress
+from distperf.measure.progress import Progress, Workload
 from distperf.measure.recorder import answer_requests
 from distperf.process_group import Ranks, join, leave
-from distperf.recipe.estimate import parameter_count
+from distperf.recipe.estimate import known_parameters
 from distperf.recipe.runspec import CheckpointSpec, RunSpec
 from distperf.trainer import Trainer
 
@@ -42,13 +43,20 @@ def run() -> None:
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)
-    trainer = build_trainer(orders.spec, ranks, device, store)
-    progress = Progress(reporter(), ranks.rank, orders.attempt, build_workload(orders.spec, device))
+    trainer, workload = _build(orders, ranks, device, store)
+    progress = Progress(reporter(), ranks.rank, orders.attempt, workload)
     progress.say(_description(orders.spec, device))
     done = resume(orders, trainer, progress)
     train(orders, trainer, progress, done)
     reporter().send("done")
     leave()
+
+
+def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> tuple[Trainer, Workload]:
+    """Trainer and workload. The blueprint, which may hold a whole copy of the initial values, is let go of here."""
+    blueprint = orders.blueprint()
+    workload = build_workload(orders.spec, blueprint, device)
+    return build_trainer(orders.spec, blueprint, ranks, device, store), workload
 
 
 def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
@@ -117,9 +125,11 @@ def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progre
 
 def _description(spec: RunSpec, device: torch.device) -> str:
     train, data = spec.train, spec.data
+    count = known_parameters(spec.model)
+    counted = "" if count is None else f"{count:,} parameters in "
     source = "synthetic data" if data.synthetic else f"data {', '.join(data.text or data.tokens)}"
     return (
-        f"{spec.name}: {parameter_count(spec.model):,} parameters in {spec.precision}, "
+        f"{spec.name}: {counted}{spec.precision}, "
         f"ZeRO-{spec.parallel.zero} on {spec.world_size} ranks ({device.type}); {source}; "
         f"{train.steps} steps of {train.global_batch} x {data.seq_len} tokens "
         f"(micro-batch {train.micro_batch}, accumulation {train.accumulation})"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distperf import contract
-from distperf.recipe.estimate import parameter_count
+from distperf.recipe.estimate import known_parameters
 from distperf.recipe.runspec import RunSpec
 from launcher import health, prepare
 from launcher.checks import MODULES, Check, Needs
@@ -211,7 +211,7 @@ def _folders(parsed: Parsed, host: Host, needs: Needs, spec: RunSpec | None) -> 
     """Where a node's ranks write."""
     folders = [Folder("workdir", host.workdir or needs.workdir, needed=False)]
     if needs.shared_dir is not None:
-        size = STATE_BYTES * parameter_count(spec.model) if spec else 0
+        size = STATE_BYTES * (known_parameters(spec.model) or 0) if spec else 0
         keep = spec.checkpoint.keep if spec else 0
         folders.append(Folder("checkpoint", checkpoint_folder(parsed), size, (keep + 1) * size))
     if parsed.local:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from distperf.recipe.estimate import StateBytes, model_state, parameter_count
+from distperf.recipe.estimate import StateBytes, known_parameters, model_state
+from distperf.recipe.runspec import ModelSpec
 from launcher import stall, words
 from launcher.checks import candidates
 from launcher.launch import make_transport, needs
@@ -60,7 +61,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
         "mesh": outcome.mesh.sizes(),
         "batch": train
         and {"global": train.global_batch, "micro": train.micro_batch, "accumulation": train.accumulation},
-        "parameters": spec and parameter_count(spec.model),
+        "parameters": spec and known_parameters(spec.model),
         "per_rank": per_rank,
         **dict.fromkeys(OPEN),
         "reasons": spec.reasons if spec else {},
@@ -104,20 +105,31 @@ def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
 def _training_lines(planned: Planned, value: dict[str, Any]) -> list[str]:
     spec, per_rank, batch = planned.spec, value["per_rank"], value["batch"]
     assert spec is not None
-    kinds = ("parameters", "gradients", "optimizer")
+    count = (
+        "parameters known once built"
+        if value["parameters"] is None
+        else f"{value['parameters']:,} parameters"
+    )
     return [
-        f"model      {value['parameters']:,} parameters, {spec.precision}, ZeRO-{spec.parallel.zero}",
+        f"model      {count}, {spec.precision}, ZeRO-{spec.parallel.zero}",
         f"mesh       {planned.mesh}",
         f"batch      {batch['global']} = {batch['micro']} (micro) x {batch['accumulation']} (accumulation) x "
         f"{planned.mesh.data_parallel_size} (data-parallel ranks)",
-        "per rank   " + ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds),
+        f"per rank   {_state_text(per_rank)}",
         *(f"auto       {key}: {reason}" for key, reason in sorted(spec.reasons.items())),
     ]
 
 
+def _state_text(per_rank: dict[str, Any]) -> str:
+    if per_rank["parameters_bytes"] is None:
+        return "known once built: only the model's own code knows its parameters"
+    kinds = ("parameters", "gradients", "optimizer")
+    return ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds)
+
+
 def _state(planned: Planned) -> StateBytes | None:
     spec = planned.spec
-    if spec is None:
+    if spec is None or not isinstance(spec.model, ModelSpec):
         return None
     return model_state(
         spec.model, spec.precision, spec.parallel.zero, spec.parallel.dp_shard, spec.train.accumulation

@@ -31,13 +31,13 @@ class Workload:
 
     steps: int
     positions: int  # tokens that a step passes through the model, over all ranks
-    flops_per_token: int
+    flops_per_token: int | None  # None: nobody knows, so there is no MFU
     world_size: int
     peak_flops_per_s: float | None
 
     def mfu(self, step_s: float) -> float | None:
         """Share of the devices' peak arithmetic that the model's own arithmetic took."""
-        if self.peak_flops_per_s is None:
+        if self.peak_flops_per_s is None or self.flops_per_token is None:
             return None
         return self.positions * self.flops_per_token / step_s / self.world_size / self.peak_flops_per_s
 

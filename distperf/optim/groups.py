@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -32,3 +33,9 @@ def treatment(fqn: str, shape: Sequence[int], spec: OptimizerSpec) -> Treatment:
 def matches(fqn: str, patterns: Sequence[str]) -> bool:
     """Whether one of the patterns (as of file names: * ? [abc]; * crosses dots) is the whole name."""
     return any(fnmatchcase(fqn, pattern) for pattern in patterns)
+
+
+def nearest_names(pattern: str, names: Sequence[str], count: int = 3) -> list[str]:
+    """The names most like a pattern that matches none of them."""
+    found = difflib.get_close_matches(pattern, names, n=count, cutoff=0.0)
+    return list(found)

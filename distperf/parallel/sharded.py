@@ -27,6 +27,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, Reduc
 from torch.distributed.tensor import DTensor
 
 from distperf.measure.memory import storage_bytes
+from distperf.model.blocks import repeated_blocks
 from distperf.optim.adamw import Moments, Update
 from distperf.optim.clip import sum_of_squares
 from distperf.parallel.buckets import ParameterInfo
@@ -159,7 +160,7 @@ def _shard(
         reduce_dtype=torch.float32,
         cast_forward_inputs=False,  # as in stages 0 to 2, where what is fp32 on purpose stays so
     )
-    for layer in getattr(model, "layers", ()):
+    for layer in repeated_blocks(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     for module in model.modules():

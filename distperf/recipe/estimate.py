@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distperf.recipe.runspec import ModelSpec
+from distperf.recipe.runspec import ModelFamily, ModelSpec
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,11 @@ class StateBytes:
     gradients_bytes: int
     optimizer_bytes: int
     notes: tuple[str, ...] = ()  # where the engine keeps more than the table says, and why
+
+
+def known_parameters(model: ModelFamily) -> int | None:
+    """Number of parameters, or None for a model that only its own code knows: it has to be built to be counted."""
+    return parameter_count(model) if isinstance(model, ModelSpec) else None
 
 
 def parameter_count(model: ModelSpec) -> int:

@@ -34,6 +34,27 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class FactorySpec:
+    """A model that a function of the user's makes: `factory` is "package.module:function", called with `args`."""
+
+    family: str  # "factory"
+    factory: str
+    args: dict[str, Any]
+    vocab: int
+
+
+@dataclass(frozen=True)
+class HfSpec:
+    """A model by transformers, made from the config.json in a folder; its vocabulary is in there."""
+
+    family: str  # "hf"
+    path: str
+
+
+ModelFamily = ModelSpec | FactorySpec | HfSpec
+
+
+@dataclass(frozen=True)
 class DataSpec:
     """Where tokens come from: exactly one of text (globs), tokens (shard folders) or synthetic is set."""
 
@@ -136,7 +157,8 @@ class RunSpec:
     name: str
     run_id: str
     world_size: int
-    model: ModelSpec
+    model: ModelFamily
+    frozen: tuple[str, ...]  # patterns of parameters that are not trained
     data: DataSpec
     train: TrainSpec
     optimizer: OptimizerSpec
@@ -171,10 +193,18 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
-        return _build(next(a for a in typing.get_args(hint) if a is not type(None)), value, where)
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        return _build(next((o for o in options if _fits(o, value)), options[0]), value, where)
     if hint is float:
         return float(value)
     return value
+
+
+def _fits(option: Any, value: Any) -> bool:
+    """Of several dataclasses, the one that has the fields of `value`."""
+    return (
+        not dataclasses.is_dataclass(option) or {f.name for f in dataclasses.fields(option)} == value.keys()
+    )
 
 
 def _build_dataclass(cls: type, value: Any, where: str) -> Any:

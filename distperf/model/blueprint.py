@@ -1,0 +1,80 @@
+"""What the runtime knows of a model, of whichever family: how to build it, what it starts from, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from distperf.errors import DistperfError
+from distperf.model.flops import flops_per_token
+from distperf.model.init import Fill, fill_for
+from distperf.model.llama import build_model
+from distperf.optim.groups import matches, nearest_names
+from distperf.recipe.runspec import ModelFamily, ModelSpec
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A model that is still to be built. Any family maps tokens (B, S) int64 to logits (B, S, V).
+
+    build: the whole model, parameters on the meta device and buffers either with values or with `init_buffers`.
+    fill: the initial values, the same on every rank and mesh.
+    flops_per_token: of forward and backward, by sequence length; None where nobody knows.
+    """
+
+    build: Callable[[], nn.Module]
+    fill: Fill
+    vocab: int
+    flops_per_token: Callable[[int], int] | None = None
+
+
+def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) -> Blueprint:
+    """The blueprint of what a recipe names. `frozen`: patterns of parameters that are not trained.
+
+    Raises:
+        DistperfError: the model cannot be had, or a pattern names none of its parameters.
+    """
+    return freeze(_family(model, seed), frozen)
+
+
+def _family(model: ModelFamily, seed: int) -> Blueprint:
+    assert isinstance(model, ModelSpec), "the only family so far"
+    return Blueprint(
+        build=lambda: build_model(model),
+        fill=fill_for(model, seed),
+        vocab=model.vocab,
+        flops_per_token=lambda seq_len: flops_per_token(model, seq_len),
+    )
+
+
+def freeze(blueprint: Blueprint, patterns: tuple[str, ...]) -> Blueprint:
+    """The same model, of which parameters whose names match a pattern are not trained.
+
+    Raises:
+        DistperfError: a pattern matches no parameter.
+    """
+    if not patterns:
+        return blueprint
+
+    def build() -> nn.Module:
+        model = blueprint.build()
+        refuse_unmatched("model.frozen", patterns, [name for name, _ in model.named_parameters()])
+        for name, parameter in model.named_parameters():
+            if matches(name, patterns):
+                parameter.requires_grad_(False)
+        return model
+
+    # What is frozen has no gradients to reckon, so the usual count of arithmetic would be too high.
+    return replace(blueprint, build=build, flops_per_token=None)
+
+
+def refuse_unmatched(key: str, patterns: tuple[str, ...], names: list[str]) -> None:
+    """Raise DistperfError where a pattern of a recipe's `key` matches none of a model's parameter names."""
+    for pattern in patterns:
+        if not any(matches(name, (pattern,)) for name in names):
+            nearest = ", ".join(nearest_names(pattern, names))
+            raise DistperfError(
+                f"{key}: {pattern} matches no parameter of this model; the nearest names are {nearest}"
+            )
