@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from distperf.recipe.context_rules import context_problem
 from distperf.recipe.launching import LaunchSection
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schema import Recipe
@@ -45,6 +46,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         yield from _data(recipe.data)
     if recipe.model is not None and recipe.data is not None:
         yield from _vocab(recipe.model, recipe.data)
+        yield from _context(recipe.model, recipe.data, recipe.parallel)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
     yield from _launch(recipe.launch)
@@ -139,6 +141,27 @@ def _pipeline(parallel: ParallelSection) -> Iterator[Fault]:
         if written:
             text = f"parallel.{key} is about a pipeline, but parallel.pp is 1; take it out, or set pp to 2 or more"
             yield Fault(f"parallel.{key}", text)
+
+
+def _context(model: ModelSection, data: DataSection, parallel: ParallelSection) -> Iterator[Fault]:
+    if parallel.cp == 1:
+        if parallel.cp_method != "ulysses":
+            text = "parallel.cp_method is about ranks that share sequences, but parallel.cp is 1; take it out, or set cp"
+            yield Fault("parallel.cp_method", text)
+        return
+    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    if not shape["heads"]:
+        return
+    problem = context_problem(
+        parallel.cp_method,
+        parallel.cp,
+        tp=parallel.tp,
+        heads=shape["heads"],
+        kv_heads=shape["kv_heads"],
+        seq_len=data.seq_len,
+    )
+    if problem is not None:
+        yield Fault(*problem)
 
 
 def _launch(launch: LaunchSection) -> Iterator[Fault]:

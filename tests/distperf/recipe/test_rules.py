@@ -66,6 +66,26 @@ def test_sources_of_data(problems, load, data, place, words):
 
 
 @pytest.mark.parametrize(
+    ("parallel", "words"),
+    [
+        (
+            "{cp_method: ring}",
+            "4:23: parallel.cp_method is about ranks that share sequences, but parallel.cp is 1",
+        ),
+        (
+            "{cp: 8}",
+            "4:16: parallel.cp is 8; with cp_method ulysses it must divide a rank's heads, 4 of queries",
+        ),
+        ("{cp: 3, cp_method: ring}", "data.seq_len is 1024, not a multiple of 3 ranks x 2 pieces (ring)"),
+    ],
+)
+def test_sequences_that_ranks_cannot_share(problems, parallel, words):
+    """The place is the key to change, or the section where a default does not fit."""
+    (line,) = problems(BASE + f"parallel: {parallel}\n")
+    assert words in line
+
+
+@pytest.mark.parametrize(
     ("optimizer", "words"),
     [
         (
