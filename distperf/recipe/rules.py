@@ -146,7 +146,7 @@ def _pipeline(parallel: ParallelSection) -> Iterator[Fault]:
 def _context(model: ModelSection, data: DataSection, parallel: ParallelSection) -> Iterator[Fault]:
     if parallel.cp == 1:
         if parallel.cp_method != "ulysses":
-            text = "parallel.cp_method is about ranks that share sequences, but parallel.cp is 1; take it out, or set cp"
+            text = "parallel.cp_method is about ranks that share sequences, but parallel.cp is 1; take it out"
             yield Fault("parallel.cp_method", text)
         return
     shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))

@@ -9,8 +9,8 @@ def test_ulysses_names_the_sizes_that_divide_the_heads() -> None:
     key, text = context_problem("ulysses", 3, tp=2, heads=16, kv_heads=8, seq_len=96) or ("", "")
     assert key == "parallel.cp"
     assert text == (
-        "parallel.cp is 3; with cp_method ulysses it must divide a rank's heads, 8 of queries and 4 of keys and values: "
-        "1, 2, 4. cp_method: ring takes any"
+        "parallel.cp is 3; with cp_method ulysses it must divide a rank's heads, 8 of queries and 4 of keys and "
+        "values: 1, 2, 4. cp_method: ring takes any"
     )
     assert context_problem("ring", 3, tp=2, heads=16, kv_heads=8, seq_len=96) is None
 

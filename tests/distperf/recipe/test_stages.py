@@ -53,7 +53,7 @@ def test_a_split_places_every_layer_and_none_is_cheaper(layers, count, embedding
 def test_costs_are_flops_of_the_model():
     """Forward costs of all parts are a third of what MFU counts, but for the embedding's look-up."""
     flops = pytest.importorskip("distperf.model.flops")
-    shape = ModelSpec("llama", 4, 64, 4, 2, 128, 1000, False, 1e4, 1e-5)
+    shape = ModelSpec("llama", 4, 64, 4, 2, 128, 1000, False, 1e4, 1e-5, 0.0)
     costs = model_costs(shape, 256)
     assert 3 * (sum(costs.layers) + costs.head) == flops.flops_per_token(shape, 256)
 
