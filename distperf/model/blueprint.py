@@ -10,7 +10,8 @@ from torch import nn
 from distperf.errors import DistperfError
 from distperf.model.flops import flops_per_token
 from distperf.model.init import Fill, fill_for
-from distperf.model.llama import build_model
+from distperf.model.llama import build_model, tensor_plan
+from distperf.model.tensor_plan import TensorPlan
 from distperf.optim.groups import matches, nearest_names
 from distperf.recipe.runspec import ModelFamily, ModelSpec
 
@@ -22,12 +23,14 @@ class Blueprint:
     build: the whole model, parameters on the meta device and buffers either with values or with `init_buffers`.
     fill: the initial values, the same on every rank and mesh.
     flops_per_token: of forward and backward, by sequence length; None where nobody knows.
+    tensor_plan: how its layers are divided over ranks; None where it does not say, and cannot be.
     """
 
     build: Callable[[], nn.Module]
     fill: Fill
     vocab: int
     flops_per_token: Callable[[int], int] | None = None
+    tensor_plan: TensorPlan | None = None
 
 
 def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) -> Blueprint:
@@ -46,6 +49,7 @@ def _family(model: ModelFamily, seed: int) -> Blueprint:
         fill=fill_for(model, seed),
         vocab=model.vocab,
         flops_per_token=lambda seq_len: flops_per_token(model, seq_len),
+        tensor_plan=tensor_plan(model),
     )
 
 

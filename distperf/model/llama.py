@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from distperf.model.dropout import Dropout
 from distperf.model.span import WHOLE, Span
+from distperf.model.tensor_plan import TensorPlan
 from distperf.recipe.runspec import ModelSpec
 from distperf.recipe.stages import Stage
+from distperf.recipe.tensor_rules import llama_units
 
 
 class RMSNorm(nn.Module):
@@ -180,3 +182,20 @@ def build_model(spec: ModelSpec, stage: Stage | None = None) -> Llama:
 def shared_by_stages(spec: ModelSpec) -> tuple[str, ...]:
     """Parameters that both the first and the last stage of a pipeline have."""
     return ("embed_tokens.weight",) if spec.tied_embedding else ()
+
+
+def tensor_plan(spec: ModelSpec) -> TensorPlan:
+    """How a Llama, or any part of it, is divided over tensor-parallel ranks."""
+    return TensorPlan(
+        {
+            "embed_tokens": "embedding",
+            "*norm": "norm",
+            "layers.*.[qkv]_proj": "colwise",
+            "layers.*.o_proj": "rowwise",
+            "layers.*.gate_proj": "colwise",
+            "layers.*.up_proj": "colwise",
+            "layers.*.down_proj": "rowwise",
+            "lm_head": "head",
+        },
+        units=llama_units(heads=spec.heads, kv_heads=spec.kv_heads, ffn=spec.ffn),
+    )
