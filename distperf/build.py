@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from distperf.checkpoint.manifest import Origin
@@ -22,9 +21,12 @@ from distperf.model.blueprint import Blueprint, blueprint_of
 from distperf.model.loss import loss_sum
 from distperf.optim.schedules import lr_at
 from distperf.parallel.engine import Engine, build_engine
+from distperf.parallel.mesh import Mesh, make_mesh
+from distperf.passes import Serial
+from distperf.precision.scaling import LossScale
 from distperf.process_group import Ranks, exchange
 from distperf.recipe.runspec import DataSpec, OptimizerSpec, RunSpec, from_json
-from distperf.trainer import Trainer
+from distperf.trainer import Scaled, Trainer
 
 # Tokenising a large corpus for the first time takes hours, and the other ranks wait for it.
 DATA_TIMEOUT = timedelta(hours=24)
@@ -87,16 +89,23 @@ def build_trainer(
     reporter().send("phase", phase="data")
     samples = open_data(spec.data, blueprint.vocab, ranks, store)
     reporter().send("phase", phase="build")
-    loader = Loader(spec.data, samples, spec.train, ranks.rank, ranks.world_size)
+    mesh = make_mesh(spec.parallel.mesh, device)
+    engine = _build_engine(spec, blueprint, mesh, device)
+    batches = Loader(spec.data, samples, spec.train, _data_rank(mesh), mesh.shape.data_parallel_size)
+    scaled = Scaled(LossScale(), spec.train.global_batch * spec.data.seq_len)
     return Trainer(
-        engine=_build_engine(spec, blueprint, device),
-        batches=loader,
-        loss_sum=loss_sum,
+        engine=engine,
+        passes=Serial(engine, batches, loss_sum, spec.train.accumulation, device),
         lr_at=_Schedule(spec.optimizer, spec.train.steps),
-        accumulation=spec.train.accumulation,
         grad_clip=spec.train.grad_clip,
-        device=device,
+        counts=mesh.coordinates["tp"] == 0,
+        scaled=scaled if spec.precision == "fp16" else None,
     )
+
+
+def _data_rank(mesh: Mesh) -> int:
+    """Place among the ranks that train on different samples."""
+    return mesh.coordinates["dp_replicate"] * mesh.shape.dp_shard + mesh.coordinates["dp_shard"]
 
 
 def build_workload(spec: RunSpec, blueprint: Blueprint, device: torch.device) -> Workload:
@@ -152,13 +161,12 @@ def _refuse_different(hashes: list[str]) -> None:
         )
 
 
-def _build_engine(spec: RunSpec, blueprint: Blueprint, device: torch.device) -> Engine:
-    assert spec.parallel.dp_shard == spec.world_size, "resolving fits the axes to the world"
+def _build_engine(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch.device) -> Engine:
     return build_engine(
-        blueprint.build(),
+        [blueprint.build()],
         zero=spec.parallel.zero,
         precision=spec.precision,
-        group=dist.group.WORLD if spec.world_size > 1 else None,
+        mesh=mesh,
         device=device,
         optimizer=spec.optimizer,
         accumulation=spec.train.accumulation,

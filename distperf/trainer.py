@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from distperf.errors import DataError, DistperfError
 from distperf.measure.progress import StepResult
-from distperf.model.loss import IGNORE
 from distperf.optim.clip import clip_factor
 from distperf.parallel.engine import Engine
+from distperf.passes import Passes
+from distperf.precision.scaling import LossScale
+from distperf.process_group import exchange
+
+NAMED = 5  # parameters that an error names
 
 
-class Batches(Protocol):
-    """Where a rank's micro-batches come from: a pure function of step and micro-batch."""
+@dataclass(frozen=True)
+class Scaled:
+    """Loss scaling of a run: the scale, and the tokens of a step, about, by which it is divided.
 
-    def batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets (B, S) int64 on the CPU; targets may be IGNORE."""
-        ...
+    Losses are sums over tokens here. Dividing by about their number gives the scale the size it has elsewhere,
+    where losses are means, and keeps sums of gradients within fp16's range.
+    """
+
+    scale: LossScale
+    tokens: int
+
+    @property
+    def factor(self) -> float:
+        """What losses are multiplied by: a power of two, so that nothing is rounded."""
+        return self.scale.scale / float(2 ** (self.tokens.bit_length() - 1))
 
 
 class Trainer:
@@ -35,57 +47,65 @@ class Trainer:
     def __init__(
         self,
         engine: Engine,
-        batches: Batches,
-        loss_sum: Callable[[Tensor, Tensor], Tensor],
+        passes: Passes,
         lr_at: Callable[[int], float],
-        accumulation: int,
         grad_clip: float | None,
-        device: torch.device,
+        *,
+        counts: bool = True,
+        scaled: Scaled | None = None,
     ) -> None:
+        """`counts`: of ranks that have equal losses (tensor-parallel ones) this is the one whose loss counts."""
         self.engine = engine
-        self._batches = batches
-        self._loss_sum = loss_sum
+        self.scaled = scaled
+        self._passes = passes
         self._lr_at = lr_at
-        self._accumulation = accumulation
         self._grad_clip = grad_clip
-        self._device = device
+        self._counts = counts
 
     def step(self, step: int) -> StepResult:
         """Train on the global batch of `step`, which counts from 1.
+
+        With loss scaling, a step whose gradients overflow changes no weight, on any rank.
 
         Raises:
             DistperfError: loss or gradient norm is not finite, before any weight changes; on every rank.
 
         Cost: the engine's, and one all-reduce of 24 bytes.
         """
-        loss_sum, count = self._forward_backward(step)
+        factor = 1.0 if self.scaled is None else self.scaled.factor
+        loss_sum, count = self._passes.run(step, factor)
         sums = torch.stack([loss_sum, count, self.engine.grad_norm_sq().to(loss_sum)])
+        if not self._counts:
+            sums[:2] = 0
         dist.all_reduce(sums)
         total_loss, tokens, norm_sq = sums.tolist()
         if not tokens:
             raise DataError(f"step {step}: no token of the global batch counts for the loss")
-        loss, norm = total_loss / tokens, math.sqrt(norm_sq) / tokens if norm_sq >= 0 else math.nan
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise DistperfError(
-                f"step {step}: loss is {loss}, gradient norm {norm}; weights are still those of step "
-                f"{step - 1}. Lower optimizer.lr, lengthen its warm-up, or look at the data of this step"
-            )
-        lr = self._lr_at(step)
-        clip = clip_factor(torch.tensor(norm * norm, dtype=torch.float64), self._grad_clip)
-        self.engine.step(lr, grad_scale=float(clip) / tokens)
-        return StepResult(loss, norm, lr, int(tokens))
+        loss = total_loss / tokens
+        norm = math.sqrt(norm_sq) / tokens / factor if norm_sq >= 0 else math.nan
+        lr, scale = self._lr_at(step), None if self.scaled is None else self.scaled.scale.scale
+        skipped = not (math.isfinite(loss) and math.isfinite(norm))
+        if skipped:
+            self._refuse_or_skip(step, loss, norm)
+        else:
+            clip = clip_factor(torch.tensor(norm * norm, dtype=torch.float64), self._grad_clip)
+            self.engine.step(lr, grad_scale=float(clip) / tokens / factor)
+        if self.scaled is not None:
+            self.scaled = Scaled(self.scaled.scale.after(skipped), self.scaled.tokens)
+        return StepResult(loss, norm, lr, int(tokens), scale, skipped)
 
-    def _forward_backward(self, step: int) -> tuple[Tensor, Tensor]:
-        """Sums of losses and of targets that counted, () float64 each; gradients are left in the engine."""
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
-        count = torch.zeros_like(loss_sum)
-        for micro in range(self._accumulation):
-            inputs, targets = (
-                t.to(self._device, non_blocking=True) for t in self._batches.batch(step, micro)
-            )
-            loss = self._loss_sum(self.engine.model(inputs), targets)
-            self.engine.backward(loss, last=micro == self._accumulation - 1)
-            loss_sum += loss.detach()
-            count += (targets != IGNORE).sum()
-        self.engine.finish()
-        return loss_sum, count
+    def _refuse_or_skip(self, step: int, loss: float, norm: float) -> None:
+        """Raises unless a smaller loss scale can be hoped for. Collective."""
+        stuck = self.scaled is not None and self.scaled.scale.after(overflowed=True).is_hopeless
+        if self.scaled is not None and not stuck:
+            self.engine.skip()
+            return
+        found = sorted({fqn for names in exchange(self.engine.overflowed()) for fqn in names})
+        named = ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+        where = f"; gradients that are not finite: {named}" if found else ""
+        why = f", even with a loss scale of {self.scaled.scale.scale:g}" if self.scaled is not None else ""
+        raise DistperfError(
+            f"step {step}: loss is {loss}, gradient norm {norm}{why}{where}; weights are still those of step "
+            f"{step - 1}. Lower optimizer.lr, lengthen its warm-up, look at the data of this step"
+            + (", or use bf16" if self.scaled is not None else "")
+        )

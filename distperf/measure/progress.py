@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +18,17 @@ LINE_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks."""
+    """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks.
+
+    `loss_scale` is the step's, None without scaling; `skipped`: gradients overflowed and no weight changed.
+    """
 
     loss: float
     grad_norm: float
     lr: float
     tokens: int
+    loss_scale: float | None = None
+    skipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,7 @@ class Progress:
 
     def __init__(self, reporter: Reporter, rank: int, attempt: int, workload: Workload) -> None:
         self.tokens_seen = 0  # targets trained on; a resume sets it
+        self.skipped_steps = 0  # since this attempt began, for an overflow in fp16
         self._reporter = reporter
         self._leads = rank == 0
         self._attempt = attempt
@@ -76,21 +83,23 @@ class Progress:
         """A step is finished."""
         self._reporter.send("progress", step=step)
         self.tokens_seen += result.tokens
+        self.skipped_steps += result.skipped
         if not self._leads:
             return
         tokens_per_s = result.tokens / step_s
         self._reporter.send(
             "metrics",
             step=step,
-            loss=result.loss,
+            loss=_finite(result.loss),
             lr=result.lr,
-            grad_norm=result.grad_norm,
+            grad_norm=_finite(result.grad_norm),
             tokens=result.tokens,
             tokens_seen=self.tokens_seen,
             tokens_per_s=tokens_per_s,
             step_s=step_s,
             peak_bytes=peak_bytes(),
-            loss_scale=None,
+            loss_scale=result.loss_scale,
+            skipped_steps=self.skipped_steps,
             mfu=self._workload.mfu(step_s),
             attempt=self._attempt,
         )
@@ -101,11 +110,17 @@ class Progress:
         if now - self._printed < LINE_INTERVAL_S and step != self._workload.steps:
             return
         self._printed = now
+        scaling = f"  skipped: fp16 overflow at loss scale {result.loss_scale:g}" if result.skipped else ""
         print(
             f"step {step}/{self._workload.steps}  loss {result.loss:.4f}  lr {result.lr:.3g}  "
-            f"grad norm {result.grad_norm:.3g}  {tokens_per_s:,.0f} tokens/s",
+            f"grad norm {result.grad_norm:.3g}  {tokens_per_s:,.0f} tokens/s{scaling}",
             flush=True,
         )
+
+
+def _finite(value: float) -> float | None:
+    """The value, or None: JSON has no infinity, and a step that is skipped for one goes on."""
+    return value if math.isfinite(value) else None
 
 
 def peak_bytes() -> int:

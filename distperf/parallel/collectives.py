@@ -68,7 +68,9 @@ class Pending:
         self.works, self.then, self.holds = (), None, ()
 
 
-def start_reduce(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch, *, add: bool = False) -> Pending:
+def start_reduce(
+    full: Tensor, out: Tensor, peers: Peers, scratch: Scratch, *, add: bool = False, tag: int = REDUCE_TAG
+) -> Pending:
     """Sum of all ranks' `full` (P,), of which this rank gets its shard in `out` (S,); with `add`, added to it.
 
     Summed in fp32, in rank order, whatever the dtypes. `out` may be this rank's shard of `full`; the rest of
@@ -80,11 +82,11 @@ def start_reduce(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch, *, a
         in_place = out.data_ptr() == full.data_ptr()
         return Pending() if in_place else Pending(then=lambda: _sum_into(out, [full], add=add))
     if peers.exchanges:
-        return _exchange_and_sum(full, out, peers, scratch, add=add)
+        return _exchange_and_sum(full, out, peers, scratch, add=add, tag=tag)
     return _native_reduce(full, out, peers, add=add)
 
 
-def start_gather(full: Tensor, peers: Peers) -> Pending:
+def start_gather(full: Tensor, peers: Peers, tag: int = GATHER_TAG) -> Pending:
     """Fill `full` (P,) on every rank with each rank's own shard of it, in place.
 
     Cost: sends (N - 1) * S * w bytes a rank; no extra memory.
@@ -94,13 +96,24 @@ def start_gather(full: Tensor, peers: Peers) -> Pending:
     own = peers.shard(full)
     if peers.exchanges:
         shards = full.view(peers.size, -1)
-        works = _exchange(peers, lambda _: own, lambda peer: shards[peer], GATHER_TAG)
+        works = _exchange(peers, lambda _: own, lambda peer: shards[peer], tag)
         return Pending(works, holds=[full])
     work = dist.all_gather_into_tensor(full, own, group=peers.group, async_op=True)
     return Pending([_started(work)], holds=[full])
 
 
-def _exchange_and_sum(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch, *, add: bool) -> Pending:
+def sum_in_place(flat: Tensor, peers: Peers, scratch: Scratch) -> None:
+    """Set `flat` (P,) on every rank to the sum over all ranks, to the same bits everywhere.
+
+    Cost: sends 2 * (N - 1) * S * w bytes a rank; peak extra as `start_reduce`.
+    """
+    start_reduce(flat, peers.shard(flat), peers, scratch).wait()
+    start_gather(flat, peers).wait()
+
+
+def _exchange_and_sum(
+    full: Tensor, out: Tensor, peers: Peers, scratch: Scratch, *, add: bool, tag: int
+) -> Pending:
     shards = full.view(peers.size, -1)
     received = scratch.take((peers.size - 1) * shards.shape[1], full.dtype)
     places = iter(received.view(peers.size - 1, -1))
@@ -110,7 +123,7 @@ def _exchange_and_sum(full: Tensor, out: Tensor, peers: Peers, scratch: Scratch,
         _sum_into(out, parts, add=add)
         scratch.give(received)
 
-    works = _exchange(peers, lambda peer: shards[peer], lambda peer: parts[peer], REDUCE_TAG)
+    works = _exchange(peers, lambda peer: shards[peer], lambda peer: parts[peer], tag)
     return Pending(works, then, [full, received])
 
 

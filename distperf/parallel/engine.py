@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 
-from distperf.parallel.collectives import Peers
 from distperf.parallel.flat import FlatEngine
+from distperf.parallel.fsdp import Policy
 from distperf.parallel.live import FlatPlan
 from distperf.parallel.materialize import Fill
+from distperf.parallel.mesh import Mesh
 from distperf.parallel.pieces import OwnedTensor, Piece
 from distperf.parallel.sharded import ShardedEngine
+from distperf.parallel.sharing import SHARD_AXES, Sharing
 from distperf.recipe.runspec import OptimizerSpec
 
 __all__ = ["DTYPES", "Engine", "Fill", "OwnedTensor", "Piece", "build_engine"]
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Engine(Protocol):
     """A model whose weights, gradients and optimizer state are divided over ranks. One step of training:
 
-        for micro_batch in ...: engine.backward(loss(engine.model(...)) / tokens_of_all_ranks, last=...)
+        for micro_batch in ...: engine.backward(loss(engine.parts[0](...)) / tokens_of_all_ranks, last=...)
         engine.finish()
         norm_sq = global_norm_sq(engine.grad_norm_sq(), group)
         engine.step(lr, clip_factor(norm_sq, max_norm))
@@ -33,11 +34,17 @@ class Engine(Protocol):
     Gradients are summed over ranks, never averaged: the loss was divided by the tokens of the global batch.
     """
 
-    model: nn.Module  # called for the forward pass
+    parts: Sequence[
+        nn.Module
+    ]  # called for the forward pass; several where a rank holds several pipeline stages
     optimizer_step: int  # updates made so far; set when a checkpoint is loaded
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Backward pass of one micro-batch; `last` of this step."""
+        ...
+
+    def collect(self) -> None:
+        """Take the gradients that one stage's backward pass left in its parameters: a pipeline's way to `backward`."""
         ...
 
     def finish(self) -> None:
@@ -52,11 +59,20 @@ class Engine(Protocol):
         """Update the weights with gradients times `grad_scale`, on all ranks, and let go of the gradients."""
         ...
 
+    def overflowed(self) -> list[str]:
+        """Names of parameters whose gradients on this rank are not finite."""
+        ...
+
+    def skip(self) -> None:
+        """Let go of this step's gradients, and leave the weights as they are."""
+        ...
+
     def state(self) -> dict[str, OwnedTensor]:
         """What this rank owns, as views into live storage.
 
         Keys: model.<fqn> (the fp32 master where there is one); for trained parameters optimizer.exp_avg.<fqn> and
-        optimizer.exp_avg_sq.<fqn>. All ranks have the same keys in the same order, some without pieces.
+        optimizer.exp_avg_sq.<fqn>. All ranks of a pipeline stage have the same keys in the same order, some without
+        pieces.
         """
         ...
 
@@ -70,34 +86,51 @@ class Engine(Protocol):
 
 
 def build_engine(
-    model: nn.Module,
+    parts: Sequence[nn.Module],
     *,
     zero: int,
     precision: str,
-    group: dist.ProcessGroup | None,
+    mesh: Mesh,
     device: torch.device,
     optimizer: OptimizerSpec,
     accumulation: int,
     fill: Fill,
+    tied: Collection[str] = (),
+    ends_apart: bool = True,
+    reshards: bool = True,
 ) -> Engine:
-    """An engine around a model on the meta device, with the values that `fill` gives.
+    """An engine around a model on the meta device, with the values that `fill` gives. Collective.
 
-    `group`: the ranks that state is divided by; None for this rank alone, where stage 3 runs as stage 2.
-    `precision`: fp32 or bf16. `accumulation`: micro-batches a step.
+    State is divided over the dp_shard and cp axes of the mesh; where they have one rank, stage 3 runs as stage 2. In
+    a pipeline gradients stay whole until its last backward pass, so that stage 2 runs as stage 1.
+
+    `parts`: the model, or the pipeline stages of it that this rank holds; a parameter is a DTensor where it is divided
+    over the tp axis. `precision`: fp32, bf16 or fp16. `accumulation`: micro-batches a step. `tied`: names of parameters
+    that first and last pipeline stage share; `ends_apart`: these two are on different ranks. `reshards`: stage 3 lets
+    go of gathered weights between forward and backward pass.
 
     Raises:
         DistperfError: a parameter or buffer of the model cannot be used as it is.
 
     Cost: stages 0 to 2 as one all-gather of the weights.
     """
-    dtype = DTYPES[precision]
-    peers = Peers.of(group, device)
+    dtype, pipelined = DTYPES[precision], mesh.size("pp") > 1
+    sharing = Sharing.of(mesh, device, ties=pipelined and bool(tied) and ends_apart)
+    divided = mesh.hybrid("dp_replicate", SHARD_AXES)
     engine: FlatEngine | ShardedEngine
-    if zero == 3 and group is not None:
-        mesh = DeviceMesh.from_group(group, device.type)
-        engine = ShardedEngine(model, dtype=dtype, mesh=mesh, optimizer=optimizer)
+    if zero == 3 and sharing.shards.size > 1:
+        assert divided is not None, "several ranks have a mesh"
+        engine = ShardedEngine(
+            parts,
+            policy=Policy(dtype, divided, reshards),
+            sharing=sharing,
+            device=device,
+            optimizer=optimizer,
+            tied=tied,
+        )
     else:
-        plan = FlatPlan(stage=min(zero, 2), dtype=dtype, accumulates=accumulation > 1)
-        engine = FlatEngine(model, plan, peers, device, optimizer)
+        stage = min(zero, 1 if pipelined else 2)
+        plan = FlatPlan(stage, dtype, accumulates=accumulation > 1, pipelined=pipelined)
+        engine = FlatEngine(parts, plan, sharing, device, optimizer, tied)
     engine.fill(fill)
     return engine

@@ -19,6 +19,7 @@ Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Li et al., arXiv:2006.15704
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
@@ -30,11 +31,19 @@ from distperf.optim.adamw import Moments, Update
 from distperf.optim.clip import sum_of_squares
 from distperf.parallel.background import Background, Task
 from distperf.parallel.buckets import layout
-from distperf.parallel.collectives import Peers, Pending, start_gather, start_reduce
+from distperf.parallel.collectives import Pending, start_gather, start_reduce, sum_in_place
 from distperf.parallel.live import FlatPlan, LiveBucket, slot_view
-from distperf.parallel.materialize import Fill, install, parameter_infos, place_buffers
+from distperf.parallel.materialize import (
+    Fill,
+    block_values,
+    install,
+    local_gradient,
+    parameter_infos,
+    place_buffers,
+)
 from distperf.parallel.pieces import OwnedTensor, pieces_of
 from distperf.parallel.scratch import Scratch
+from distperf.parallel.sharing import Sharing
 from distperf.recipe.runspec import OptimizerSpec
 
 # Reductions under way at a time: bounds transient memory, and lets a rank be ahead of the others for a while.
@@ -48,24 +57,33 @@ class FlatEngine:
     """Trains a model with ZeRO stage 0, 1 or 2. The seam is described at `engine.Engine`."""
 
     def __init__(
-        self, model: nn.Module, plan: FlatPlan, peers: Peers, device: torch.device, optimizer: OptimizerSpec
+        self,
+        parts: Sequence[nn.Module],
+        plan: FlatPlan,
+        sharing: Sharing,
+        device: torch.device,
+        optimizer: OptimizerSpec,
+        tied: Collection[str] = (),
     ) -> None:
-        self.model = model
+        self.parts = parts
         self.optimizer_step = 0
-        self._plan, self._peers, self._spec = plan, peers, optimizer
-        buckets = layout(
-            parameter_infos(model, optimizer), peers.size, plan.bucket_bytes // plan.dtype.itemsize
-        )
+        peers = sharing.shards
+        self._plan, self._peers, self._sharing, self._spec = plan, peers, sharing, optimizer
+        infos = parameter_infos(parts, optimizer, tied)
+        buckets = layout(infos, sharing.multiple_of, plan.bucket_bytes // plan.dtype.itemsize)
         largest = max((b.size for b in buckets if b.trainable), default=0)
         self._lent = Scratch(device, largest)
         self._received = Scratch(device, largest - largest // peers.size)
-        self._live = [LiveBucket.allocate(bucket, plan, peers, device) for bucket in buckets]
+        self._live = [LiveBucket.allocate(b, plan, peers, sharing.sums(b.tied), device) for b in buckets]
         self._trained = [live for live in self._live if live.bucket.trainable]
         self._reduces = False  # the running backward pass ends in reductions
+        self._last = False  # it is the last one of its step
         self._next = 0  # first bucket whose reduction has not started in it
         self._reducing: deque[Task] = deque()  # calling one waits for a reduction under way
-        self._background = Background() if peers.size > 1 and peers.exchanges else None
+        exchanges = any(p.size > 1 and p.exchanges for p in (peers, sharing.copies, sharing.ends))
+        self._background = Background() if exchanges else None
         self._gathering: list[Pending] = []
+        self._waiting: list[tuple[LiveBucket, int, nn.Parameter]] = []  # looked at by `collect`
         self._attach(device)
 
     def _attach(self, device: torch.device) -> None:
@@ -76,11 +94,16 @@ class FlatEngine:
         views = {
             fqn: slot_view(live.working, live.bucket.slots[index]) for fqn, (live, index) in places.items()
         }
-        for fqn, parameter in install(self.model, views).items():
-            if parameter.requires_grad:
+        for fqn, parameter in install(self.parts, views).items():
+            if not parameter.requires_grad:
+                continue
+            if self._plan.pipelined:
+                self._waiting.append((*places[fqn], parameter))
+            else:
                 hook = partial(self._on_gradient, *places[fqn])
                 parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch's
-        place_buffers(self.model, device)
+        for part in self.parts:
+            place_buffers(part, device)
 
     def fill(self, fill: Fill) -> None:
         """Set the weights: each rank makes its own shard and gets the rest from the others.
@@ -90,8 +113,8 @@ class FlatEngine:
         for live in self._live:
             shard = live.own(live.master)
             for part in live.own_parts():
-                stop = part.in_parameter + part.length
-                values = fill(part.slot.fqn, part.slot.shape, part.in_parameter, stop)
+                stop = part.in_block + part.length
+                values = block_values(fill, part.slot.info, part.in_block, stop)
                 shard[part.in_shard :][: part.length].copy_(values)
             self._spread(live)
 
@@ -103,7 +126,7 @@ class FlatEngine:
         Cost: with `last`, and in stage 2 always, as `start_reduce` of every bucket.
         """
         self._settle()  # their buffers may be wanted again
-        self._reduces = last or self._plan.stage == 2
+        self._reduces, self._last = last or self._plan.stage == 2, last
         self._next = 0
         for live in self._trained:
             live.awaited = set(range(len(live.bucket.slots)))
@@ -113,23 +136,33 @@ class FlatEngine:
 
     @torch.no_grad()
     def _on_gradient(self, live: LiveBucket, index: int, parameter: Tensor) -> None:
-        grad, parameter.grad = parameter.grad, None
-        slot = live.bucket.slots[index]
-        assert grad is not None, "the hook runs after accumulation"
         if index not in live.awaited:
             raise DistperfError(
-                f"parameter {slot.fqn} got two gradients in one backward pass, so it cannot be sent at the first. "
-                "Use non-reentrant activation checkpointing (use_reentrant=False)."
+                f"parameter {live.bucket.slots[index].fqn} got two gradients in one backward pass, so it cannot be "
+                "sent at the first. Use non-reentrant activation checkpointing (use_reentrant=False)."
             )
-        place = slot_view(self._destination(live), slot)
-        if index in live.seen:
-            place.add_(grad)
-        else:
-            place.copy_(grad)
-        live.seen.add(index)
+        self._take(live, index, parameter)
         live.awaited.remove(index)
         if self._reduces:
             self._reduce_until(self._first_awaited())
+
+    def _take(self, live: LiveBucket, index: int, parameter: Tensor) -> None:
+        """Move a parameter's gradient to where the bucket wants it."""
+        grad, parameter.grad = parameter.grad, None
+        assert grad is not None, "the hook runs after accumulation"
+        place = slot_view(self._destination(live), live.bucket.slots[index])
+        if index in live.seen:
+            place.add_(local_gradient(parameter, grad))
+        else:
+            place.copy_(local_gradient(parameter, grad))
+        live.seen.add(index)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Take the gradients that parameters have: after each backward pass of a stage, in a pipeline."""
+        for live, index, parameter in self._waiting:
+            if parameter.grad is not None:
+                self._take(live, index, parameter)
 
     def _first_awaited(self) -> int:
         waiting = (at for at in range(self._next, len(self._trained)) if self._trained[at].awaited)
@@ -154,7 +187,7 @@ class FlatEngine:
                 slot_view(full, live.bucket.slots[index]).zero_()
             out = live.own(live.grads)
             pending = start_reduce(full, out, self._peers, self._received, add=live.reduced)
-            task = partial(self._complete, live, pending)
+            task = partial(self._complete, live, pending, self._last)
             self._reducing.append(self._background.submit(task) if self._background else task)
             self._next += 1
 
@@ -164,10 +197,13 @@ class FlatEngine:
             self._reducing.popleft()()
 
     @torch.no_grad()
-    def _complete(self, live: LiveBucket, pending: Pending) -> None:
+    def _complete(self, live: LiveBucket, pending: Pending, last: bool) -> None:
         """Receive and add up. On the CPU this runs in the background; NCCL's streams need no thread for it."""
         pending.wait()
-        if self._plan.stage == 0:
+        if last:
+            for peers in live.sums:
+                sum_in_place(live.own(live.grads), peers, self._received)
+        if last and self._plan.stage == 0:
             self._gathering.append(start_gather(live.grads, self._peers))
         if self._plan.stage == 2 and live.arriving is not None:
             self._lent.give(live.arriving)
@@ -178,8 +214,12 @@ class FlatEngine:
     def finish(self) -> None:
         """Wait until gradients are sums over all ranks and micro-batches.
 
-        Cost: stage 0, as `start_gather` of every bucket, all but the last overlapped with the backward pass.
+        Cost: stage 0, as `start_gather` of every bucket, all but the last overlapped with the backward pass. In a
+        pipeline, also as `start_reduce` of every bucket: nothing is sent before the last backward pass is through.
         """
+        if self._plan.pipelined:
+            self._reduces, self._last, self._next = True, True, 0
+            self._reduce_until(len(self._trained))
         self._settle()
         self._wait_gathering()
 
@@ -191,8 +231,25 @@ class FlatEngine:
     # Update
 
     def grad_norm_sq(self) -> Tensor:
-        """() float64: this rank's shards only, so that the sum over ranks counts each parameter once."""
-        return sum_of_squares(live.own(live.grads) for live in self._trained)
+        """() float64: this rank's shards only, and of equal copies one: the sum over ranks is the norm."""
+        return sum_of_squares(live.own(live.grads) for live in self._trained if self._counts(live))
+
+    def _counts(self, live: LiveBucket) -> bool:
+        return self._sharing.counts(live.bucket.divided, live.bucket.tied)
+
+    def overflowed(self) -> list[str]:
+        """Names of parameters with gradients on this rank that are not finite."""
+        return [
+            part.slot.fqn
+            for live in self._trained
+            for part in live.own_parts()
+            if not live.own(live.grads)[part.in_shard :][: part.length].isfinite().all()
+        ]
+
+    def skip(self) -> None:
+        """Let go of this step's gradients without an update."""
+        for live in self._trained:
+            live.forget()
 
     @torch.no_grad()
     def step(self, lr: float, grad_scale: Tensor | float) -> None:
@@ -206,8 +263,7 @@ class FlatEngine:
             self._update(live, update)
             if self._plan.stage > 0:
                 self._gathering.append(start_gather(live.working, self._peers))
-            live.seen.clear()
-            live.reduced = False
+            live.forget()
         self._wait_gathering()
 
     def _update(self, live: LiveBucket, update: Update) -> None:
@@ -231,14 +287,13 @@ class FlatEngine:
         for live in self._live:
             parts = live.own_parts()
             for kind, kept in live.kinds().items():
-                shard = live.own(kept)
+                shard, saves = live.own(kept), self._counts(live)
                 for slot in live.bucket.slots:
-                    owned[f"{kind}.{slot.fqn}"] = OwnedTensor(slot.shape, kept.dtype, ())
+                    owned[f"{kind}.{slot.fqn}"] = OwnedTensor(slot.info.shape, kept.dtype, (), saves)
                 for part in parts:
-                    pieces = pieces_of(
-                        shard[part.in_shard :][: part.length], part.slot.shape, part.in_parameter
-                    )
-                    owned[f"{kind}.{part.slot.fqn}"] = OwnedTensor(part.slot.shape, kept.dtype, pieces)
+                    info, held = part.slot.info, shard[part.in_shard :][: part.length]
+                    pieces = pieces_of(held, info.local_shape, part.in_block, info.offsets)
+                    owned[f"{kind}.{info.fqn}"] = OwnedTensor(info.shape, kept.dtype, pieces, saves)
         return owned
 
     @torch.no_grad()

@@ -19,6 +19,9 @@ class FlatPlan:
     stage: int
     dtype: torch.dtype  # of working weights
     accumulates: bool  # a step has several micro-batches, whose gradients are added up in fp32
+    pipelined: bool = (
+        False  # backward passes of micro-batches and stages interleave, so nothing is sent before the last
+    )
     bucket_bytes: int = BUCKET_BYTES
 
     @property
@@ -34,10 +37,12 @@ class LiveBucket:
     working (P,): the model's parameters are views of it. master: fp32 weights that the optimizer moves, (P,) in
     stage 0 and (S,) otherwise; in fp32 and for frozen parameters a view of `working`. moments: like master.
     grads: (P,), in stage 2 (S,). Frozen buckets have empty grads and moments.
+    `sums`: ranks with copies of this shard, over which its gradients are added up too.
     """
 
     bucket: Bucket
     peers: Peers
+    sums: tuple[Peers, ...]
     working: Tensor
     master: Tensor
     grads: Tensor
@@ -48,17 +53,19 @@ class LiveBucket:
     reduced: bool = False  # `grads` holds sums of earlier micro-batches of this step
 
     @classmethod
-    def allocate(cls, bucket: Bucket, plan: FlatPlan, peers: Peers, device: torch.device) -> LiveBucket:
+    def allocate(
+        cls, bucket: Bucket, plan: FlatPlan, peers: Peers, sums: tuple[Peers, ...], device: torch.device
+    ) -> LiveBucket:
         """Memory for a bucket: zeros so far."""
         working = torch.zeros(bucket.size, dtype=plan.dtype, device=device)
         kept = working if plan.stage == 0 else peers.shard(working)
         if not bucket.trainable:
             nothing = torch.empty(0, device=device)
-            return cls(bucket, peers, working, kept, nothing, Moments.zeros_like(nothing))
+            return cls(bucket, peers, sums, working, kept, nothing, Moments.zeros_like(nothing))
         master = kept.float()  # the same tensor where it is fp32 already
         length = bucket.size // peers.size if plan.stage == 2 else bucket.size
         grads = torch.zeros(length, dtype=plan.gradient_dtype, device=device)
-        return cls(bucket, peers, working, master, grads, Moments.zeros_like(master))
+        return cls(bucket, peers, sums, working, master, grads, Moments.zeros_like(master))
 
     @property
     def has_master(self) -> bool:
@@ -72,6 +79,11 @@ class LiveBucket:
     def own_parts(self) -> list[Overlap]:
         """What this rank's shard holds of which parameter."""
         return overlaps(self.bucket, *self.bucket.shard(self.peers.rank, self.peers.size))
+
+    def forget(self) -> None:
+        """Let go of this step's gradients."""
+        self.seen.clear()
+        self.reduced = False
 
     def kinds(self) -> dict[str, Tensor]:
         """What a checkpoint keeps, by the first part of its name."""

@@ -47,6 +47,21 @@ class Mesh:
         assert inner.mesh_dim_names is not None, "every dimension has a name"
         return self._devices[replicated, inner.mesh_dim_names[0]]
 
+    def ends(self, axis: str) -> dist.ProcessGroup | None:
+        """The first and the last rank along an axis; None for ranks between them. Collective.
+
+        Cost: a new process group for each line of ranks along the axis.
+        """
+        size = self.size(axis)
+        assert size > 1, "one rank is both ends"
+        lines: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.shape.product):
+            at = self.shape.coordinates(rank)
+            lines.setdefault(tuple(place for name, place in at.items() if name != axis), []).append(rank)
+        groups = {(line[0], line[-1]): dist.new_group([line[0], line[-1]]) for line in lines.values()}
+        own = next((pair for pair in groups if dist.get_rank() in pair), None)
+        return None if own is None else groups[own]
+
     def group(self, *axes: str) -> dist.ProcessGroup | None:
         """The ranks along these axes as a process group; None where that is this rank alone."""
         mesh = self.device_mesh(*axes)

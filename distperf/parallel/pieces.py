@@ -41,12 +41,14 @@ class Piece:
 class OwnedTensor:
     """A tensor of the training state, and the pieces of it that this rank owns.
 
-    Over all ranks the pieces are the whole tensor, each element exactly once.
+    Over all ranks that save, the pieces are the whole tensor, each element exactly once. Others hold copies, which
+    are loaded likewise.
     """
 
     shape: Shape
     dtype: torch.dtype
     pieces: tuple[Piece, ...]
+    saves: bool = True
 
 
 def blocks(shape: Shape, start: int, stop: int) -> list[Block]:
@@ -71,7 +73,17 @@ def _inside_row(shape: Shape, index: int, start: int, stop: int) -> list[Block]:
     return [Block((index, *b.offsets), (1, *b.sizes), base + b.flat_start) for b in inner]
 
 
-def pieces_of(flat: Tensor, shape: Shape, start: int) -> tuple[Piece, ...]:
-    """Pieces that view `flat`, which holds elements [start, start + len(flat)) of a tensor of this shape."""
+def pieces_of(flat: Tensor, shape: Shape, start: int, offsets: Shape = ()) -> tuple[Piece, ...]:
+    """Pieces that view `flat`, which holds elements [start, start + len(flat)) of a block of this shape.
+
+    `offsets`: where the block starts in the whole tensor.
+    """
     found = blocks(shape, start, start + flat.numel())
-    return tuple(Piece(b.offsets, flat[b.flat_start - start :][: b.numel].view(b.sizes)) for b in found)
+    base = offsets or tuple(0 for _ in shape)
+    return tuple(
+        Piece(
+            tuple(map(sum, zip(base, b.offsets, strict=True))),
+            flat[b.flat_start - start :][: b.numel].view(b.sizes),
+        )
+        for b in found
+    )

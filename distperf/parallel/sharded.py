@@ -14,38 +14,39 @@ Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Zhao et al., arXiv:2304.112
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, ReduceScatter
 from torch.distributed.tensor import DTensor
 
 from distperf.measure.memory import storage_bytes
-from distperf.model.blocks import repeated_blocks
 from distperf.optim.adamw import Moments, Update
 from distperf.optim.clip import sum_of_squares
 from distperf.parallel.buckets import ParameterInfo
-from distperf.parallel.collectives import Peers, start_gather, start_reduce
-from distperf.parallel.materialize import Fill, install, parameter_infos, place_buffers
+from distperf.parallel.collectives import Peers, sum_in_place
+from distperf.parallel.fsdp import Policy, shard_part
+from distperf.parallel.materialize import Fill, block_values, parameter_infos
 from distperf.parallel.pieces import OwnedTensor, Piece
 from distperf.parallel.scratch import Scratch
+from distperf.parallel.sharing import Sharing
 from distperf.recipe.runspec import OptimizerSpec
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a parameter that this rank owns, from row `first` on. `moments` is None where it is frozen."""
+    """The rows that this rank owns of its block of a parameter, from row `first` of the block on.
+
+    `moments` is None where it is frozen. `counts`: of equal copies on several ranks this is the one that is saved.
+    """
 
     info: ParameterInfo
     parameter: nn.Parameter
     first: int
     moments: Moments | None
+    counts: bool
 
     @property
     def weights(self) -> Tensor:
@@ -58,33 +59,56 @@ class Rows:
         grad = self.parameter.grad
         return torch.zeros_like(self.weights) if grad is None else _local(grad)
 
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """The moments, if there are any."""
+        return () if self.moments is None else (self.moments.exp_avg, self.moments.exp_avg_sq)
+
     def owned(self, tensor: Tensor) -> OwnedTensor:
         """Rows of the parameter's weights or moments, told as a piece of the whole."""
-        offsets = (self.first, *(0 for _ in self.info.shape[1:]))
-        pieces = (Piece(offsets, tensor),) if tensor.numel() else ()
-        return OwnedTensor(self.info.shape, tensor.dtype, pieces)
+        top, *others = self.info.offsets
+        pieces = (Piece((top + self.first, *others), tensor),) if tensor.numel() else ()
+        return OwnedTensor(self.info.shape, tensor.dtype, pieces, self.counts)
 
 
 class ShardedEngine:
     """Trains a model with ZeRO stage 3. The seam is described at `distperf.parallel.engine.Engine`."""
 
     def __init__(
-        self, model: nn.Module, *, dtype: torch.dtype, mesh: DeviceMesh, optimizer: OptimizerSpec
+        self,
+        parts: Sequence[nn.Module],
+        policy: Policy,
+        sharing: Sharing,
+        device: torch.device,
+        optimizer: OptimizerSpec,
+        tied: Collection[str] = (),
     ) -> None:
-        self.model = model
+        self.parts = parts
         self.optimizer_step = 0
-        self._spec = optimizer
+        self._spec, self._sharing = optimizer, sharing
         self._gradients_bytes = 0
-        self._rows = [_rows_of(*pair, mesh) for pair in _shard(model, dtype, mesh, optimizer)]
+        self._scratch = Scratch(device, 0)
+        self._rows: list[Rows] = []
+        self._twins: list[Rows] = []  # rows of parameters that an earlier part of this rank has too
+        for part in parts:
+            infos = parameter_infos([part], optimizer, tied)
+            shard_part(part, policy, sharing.shards, device)
+            self._keep(infos, list(part.parameters()))
         self._trained = [rows for rows in self._rows if rows.moments is not None]
+
+    def _keep(self, infos: list[ParameterInfo], parameters: list[nn.Parameter]) -> None:
+        known = {rows.info.fqn for rows in self._rows}
+        for info, parameter in zip(infos, parameters, strict=True):
+            counts = self._sharing.counts(info.divided, info.tied)
+            rows = _rows_of(info, parameter, self._sharing.shards, counts)
+            (self._twins if info.fqn in known else self._rows).append(rows)
 
     @torch.no_grad()
     def fill(self, fill: Fill) -> None:
         """Set the weights. Each rank makes its own rows; nothing is sent."""
-        for rows in self._rows:
-            row = math.prod(rows.info.shape[1:])
-            start = rows.first * row
-            values = fill(rows.info.fqn, rows.info.shape, start, start + rows.weights.numel())
+        for rows in self._rows + self._twins:
+            start = rows.first * math.prod(rows.info.local_shape[1:])
+            values = block_values(fill, rows.info, start, start + rows.weights.numel())
             rows.weights.copy_(values.view_as(rows.weights))
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -95,13 +119,44 @@ class ShardedEngine:
         """
         loss.backward()  # type: ignore[no-untyped-call]  # torch has no annotation here
 
+    def collect(self) -> None:
+        """Nothing to do: fully_shard keeps gradients and adds them up until a pipeline's last backward pass."""
+
+    @torch.no_grad()
     def finish(self) -> None:
-        """Nothing is left to wait for: fully_shard waits at the end of the backward pass."""
+        """Add up the gradients of parameters that first and last pipeline stage share.
+
+        Cost: of those as `sum_in_place`; of others nothing, as fully_shard waits at the end of the backward pass.
+        """
+        by_name = {rows.info.fqn: rows for rows in self._trained}
+        for twin in self._twins:
+            total = by_name[twin.info.fqn].grad.add_(twin.grad)
+            twin.grad.copy_(total)
+        if self._sharing.ends.size > 1:
+            for rows in self._trained:
+                if rows.info.tied:
+                    rows.grad.copy_(self._summed(rows.grad, self._sharing.ends))
+
+    def _summed(self, rows: Tensor, peers: Peers) -> Tensor:
+        """The sum over ranks that have the same rows, to the same bits."""
+        padded = torch.zeros(-(-rows.numel() // peers.size) * peers.size, device=rows.device)
+        padded[: rows.numel()] = rows.flatten()
+        sum_in_place(padded, peers, self._scratch)
+        return padded[: rows.numel()].view_as(rows)
 
     @torch.no_grad()
     def grad_norm_sq(self) -> Tensor:
-        """() float64: this rank's rows only."""
-        return sum_of_squares(rows.grad for rows in self._trained)
+        """() float64: this rank's rows only, and of equal copies one."""
+        return sum_of_squares(rows.grad.contiguous() for rows in self._trained if rows.counts)
+
+    def overflowed(self) -> list[str]:
+        """Names of parameters with gradients on this rank that are not finite."""
+        return [rows.info.fqn for rows in self._trained if not rows.grad.isfinite().all()]
+
+    def skip(self) -> None:
+        """Let go of this step's gradients without an update."""
+        for rows in self._trained + self._twins:
+            rows.parameter.grad = None
 
     @torch.no_grad()
     def step(self, lr: float, grad_scale: Tensor | float) -> None:
@@ -109,12 +164,12 @@ class ShardedEngine:
         self.optimizer_step += 1
         update = Update(self._spec, self.optimizer_step, lr, grad_scale)
         self._gradients_bytes = self._live_gradients()
-        for treatment in sorted({r.info.treatment for r in self._trained}):
-            alike = [r for r in self._trained if r.info.treatment == treatment and r.weights.numel()]
+        trained = self._trained + self._twins
+        for treatment in sorted({r.info.treatment for r in trained}):
+            alike = [r for r in trained if r.info.treatment == treatment and r.weights.numel()]
             moments = [r.moments for r in alike if r.moments is not None]
             update.apply([r.weights for r in alike], [r.grad for r in alike], moments, treatment)
-        for rows in self._trained:
-            rows.parameter.grad = None
+        self.skip()
 
     def state(self) -> dict[str, OwnedTensor]:
         """Rows of weights and moments, as views."""
@@ -127,103 +182,40 @@ class ShardedEngine:
         return owned
 
     def loaded(self) -> None:
-        """Nothing to do: whole weights exist only while a layer computes, and are gathered then."""
+        """Whole weights exist only while a layer computes, and are gathered then; twins are brought up to date."""
+        by_name = {rows.info.fqn: rows for rows in self._rows}
+        with torch.no_grad():
+            for twin in self._twins:
+                first = by_name[twin.info.fqn]
+                twin.weights.copy_(first.weights)
+                for own, other in zip(twin.states, first.states, strict=True):
+                    own.copy_(other)
 
     def memory(self) -> dict[str, int]:
         """Bytes of live tensors. Gradients are those of the last step, which `step` has freed since.
 
         Gathered layers come and go with the allocator and are not counted: `buckets_bytes` is 0.
         """
-        moments = [t for r in self._trained if r.moments for t in (r.moments.exp_avg, r.moments.exp_avg_sq)]
+        held = self._rows + self._twins
+        moments = [state for rows in held for state in rows.states]
         return {
-            "parameters_bytes": storage_bytes(rows.weights for rows in self._rows),
+            "parameters_bytes": storage_bytes(rows.weights for rows in held),
             "gradients_bytes": max(self._gradients_bytes, self._live_gradients()),
             "optimizer_bytes": storage_bytes(moments),
             "buckets_bytes": 0,
         }
 
     def _live_gradients(self) -> int:
-        return storage_bytes(_local(r.parameter.grad) for r in self._trained if r.parameter.grad is not None)
+        held = self._trained + self._twins
+        return storage_bytes(_local(r.parameter.grad) for r in held if r.parameter.grad is not None)
 
 
-def _shard(
-    model: nn.Module, dtype: torch.dtype, mesh: DeviceMesh, optimizer: OptimizerSpec
-) -> list[tuple[ParameterInfo, nn.Parameter]]:
-    """Divide a model on the meta device and give this rank's rows memory; values are still to come."""
-    infos = parameter_infos(model, optimizer)
-    device = torch.device(mesh.device_type)
-    # fully_shard takes contiguous parameters only. Nothing is in them yet, so they may as well be that.
-    install(model, {info.fqn: torch.empty(info.shape, device="meta") for info in infos})
-    place_buffers(model, device)
-    policy = MixedPrecisionPolicy(
-        param_dtype=None if dtype == torch.float32 else dtype,
-        reduce_dtype=torch.float32,
-        cast_forward_inputs=False,  # as in stages 0 to 2, where what is fp32 on purpose stays so
-    )
-    for layer in repeated_blocks(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            _set_reductions(module, mesh)
-    # What to_empty does, but for buffers, which have their values by now.
-    model._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)  # type: ignore[no-untyped-call]
-    return list(zip(infos, model.parameters(), strict=True))
-
-
-def _set_reductions(module: FSDPModule, mesh: DeviceMesh) -> None:
-    """Sums, since the loss is divided already; zeros for parameters that only other ranks used."""
-    module.set_force_sum_reduction_for_comms(True)
-    module.set_gradient_divide_factor(1.0)
-    module.set_reduce_scatter_unused_params(True, recurse=False)
-    peers = Peers.of(mesh.get_group(), torch.device(mesh.device_type))
-    if peers.size > 1 and peers.exchanges:
-        module.set_custom_all_gather(_Gather(peers))
-        module.set_custom_reduce_scatter(_Reduce(peers))
-
-
-class _Exchange(Comm):
-    """What fully_shard asks of a collective besides the call itself: memory."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-
-    def allocate(
-        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
-
-
-class _Gather(_Exchange, AllGather):
-    """All-gather by exchange. fully_shard has put this rank's shard where it belongs in the output."""
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
-    ) -> None:
-        start_gather(output_tensor, self._peers).wait()
-
-
-class _Reduce(_Exchange, ReduceScatter):
-    """Reduce-scatter by exchange: sums in rank order."""
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: dist.ReduceOp,
-        async_op: bool = False,
-    ) -> None:
-        scratch = Scratch(input_tensor.device, 0)
-        start_reduce(input_tensor, output_tensor, self._peers, scratch).wait()
-
-
-def _rows_of(info: ParameterInfo, parameter: nn.Parameter, mesh: DeviceMesh) -> Rows:
+def _rows_of(info: ParameterInfo, parameter: nn.Parameter, shards: Peers, counts: bool) -> Rows:
     """Rows as fully_shard divides them, like torch.chunk: ceil(rows / N) for the first ranks, then what is left."""
     local = _local(parameter)
-    length = -(-info.shape[0] // mesh.size())
-    first = min(length * mesh.get_local_rank(), info.shape[0])
-    return Rows(info, parameter, first, Moments.zeros_like(local) if info.trainable else None)
+    length = -(-info.local_shape[0] // shards.size)
+    first = min(length * shards.rank, info.local_shape[0])
+    return Rows(info, parameter, first, Moments.zeros_like(local) if info.trainable else None, counts)
 
 
 def _local(tensor: Tensor) -> Tensor:

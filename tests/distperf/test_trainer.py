@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from distperf.errors import DataError, DistperfError
 from distperf.model.loss import IGNORE
+from distperf.passes import Serial
 from distperf.trainer import Trainer
 
 
@@ -19,7 +20,7 @@ class OneWeight:
 
     def __init__(self) -> None:
         self.weight = nn.Parameter(torch.ones(()))
-        self.model = lambda inputs: inputs * self.weight
+        self.parts = [lambda inputs: inputs * self.weight]
         self.optimizer_step = 0
         self.scaled: float | None = None
 
@@ -52,9 +53,9 @@ class Given:
 
 def trainer(*micros: tuple[list[float], int], clip: float | None = None) -> Trainer:
     loss_sum = lambda logits, targets: logits[targets != IGNORE].sum()  # noqa: E731
-    return Trainer(
-        OneWeight(), Given(*micros), loss_sum, lambda step: 0.1 * step, len(micros), clip, torch.device("cpu")
-    )
+    engine = OneWeight()
+    passes = Serial(engine, Given(*micros), loss_sum, len(micros), torch.device("cpu"))
+    return Trainer(engine, passes, lambda step: 0.1 * step, clip)
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +12,7 @@ TREATMENTS = (Treatment(1.0, 0.1), Treatment(1.0, 0.0), Treatment(0.5, 0.1))
 shapes = st.lists(st.integers(1, 6), max_size=3).map(tuple)
 models = st.lists(st.tuples(shapes, st.booleans(), st.sampled_from(TREATMENTS)), max_size=12).map(
     lambda listed: [
-        ParameterInfo(f"p{i}", shape, math.prod(shape), trainable, treatment)
+        ParameterInfo(f"p{i}", shape, shape, (0,) * len(shape), trainable, treatment)
         for i, (shape, trainable, treatment) in enumerate(listed)
     ]
 )
@@ -30,8 +28,8 @@ def test_every_element_is_owned_once(parameters, num_shards, bucket_numel):
         for rank in range(num_shards):
             start, stop = bucket.shard(rank, num_shards)
             for part in overlaps(bucket, start, stop):
-                assert part.slot.offset + part.in_parameter == start + part.in_shard
-                owned[part.slot.fqn] += range(part.in_parameter, part.in_parameter + part.length)
+                assert part.slot.offset + part.in_block == start + part.in_shard
+                owned[part.slot.fqn] += range(part.in_block, part.in_block + part.length)
     for parameter in parameters:
         assert owned[parameter.fqn] == list(range(parameter.numel))
 
@@ -50,7 +48,7 @@ def test_a_bucket_treats_its_parameters_alike(parameters, bucket_numel):
 def test_buckets_come_in_the_order_the_backward_pass_completes_them():
     """The bucket of all norms is complete only with the first layer, so it comes after the buckets of later layers."""
     parameters = [
-        ParameterInfo(f"layers.{i}.{name}", shape, math.prod(shape), True, treatment)
+        ParameterInfo(f"layers.{i}.{name}", shape, shape, (0,) * len(shape), True, treatment)
         for i in range(3)
         for name, shape, treatment in (("norm", (4,), TREATMENTS[1]), ("weight", (4, 4), TREATMENTS[0]))
     ]

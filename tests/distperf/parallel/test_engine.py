@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from distperf.errors import DistperfError
 from distperf.optim.clip import clip_factor, global_norm_sq
 from distperf.parallel.engine import Engine, build_engine
+from distperf.parallel.mesh import make_mesh
+from distperf.recipe.mesh import MeshShape
 from distperf.recipe.runspec import OptimizerSpec, ScheduleSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -115,14 +117,20 @@ def plain_run(steps: int) -> tuple[list[float], list[float]]:
 
 
 def engine_for(
-    zero: int, precision: str = "fp32", accumulation: int = 1, model: nn.Module | None = None
+    zero: int,
+    precision: str = "fp32",
+    accumulation: int = 1,
+    model: nn.Module | None = None,
+    replicate: int = 1,
 ) -> Engine:
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    cpu = torch.device("cpu")
     return build_engine(
-        model or make_net(),
+        [model or make_net()],
         zero=zero,
         precision=precision,
-        group=dist.group.WORLD if dist.is_initialized() else None,
-        device=torch.device("cpu"),
+        mesh=make_mesh(MeshShape(dp_replicate=replicate, dp_shard=world // replicate), cpu),
+        device=cpu,
         optimizer=SPEC,
         accumulation=accumulation,
         fill=fill,
@@ -137,7 +145,7 @@ def train(engine: Engine, first: int, stop: int, accumulation: int) -> tuple[lis
         parts = [part.chunk(size)[rank].chunk(accumulation) for part in batch(step)]
         total = torch.zeros(())
         for index, (inputs, targets) in enumerate(zip(*parts, strict=True)):
-            loss = loss_of(engine.model, inputs, targets)
+            loss = loss_of(engine.parts[0], inputs, targets)
             total += loss.detach()
             engine.backward(loss, last=index == accumulation - 1)
         engine.finish()
@@ -148,6 +156,18 @@ def train(engine: Engine, first: int, stop: int, accumulation: int) -> tuple[lis
         losses.append(float(total))
         norms.append(float(norm_sq.sqrt()))
     return losses, norms
+
+
+def all_on_four_ranks():
+    return {
+        **train_all_stages("fp32", 20),
+        **{
+            ("hybrid", zero, accumulation): train(
+                engine_for(zero, "fp32", accumulation, replicate=2), 0, 20, accumulation
+            )
+            for zero, accumulation in ((0, 1), (1, 2), (2, 2), (3, 1), (3, 2))
+        },
+    }
 
 
 def train_all_stages(precision: str, steps: int):
@@ -176,7 +196,7 @@ def two_ranks():
 
 @pytest.fixture(scope="module")
 def four_ranks():
-    return [{"fp32": found} for found in run_ranks(train_all_stages, 4, "fp32", 20, timeout_s=250)]
+    return [{"fp32": found} for found in run_ranks(all_on_four_ranks, 4, timeout_s=250)]
 
 
 @pytest.mark.parametrize("ranks", ["two_ranks", "four_ranks"])
@@ -309,7 +329,7 @@ def train_heads(zero: int, by_rank: bool) -> list[float]:
     rank, norms = dist.get_rank(), []
     for step in range(4):
         x = torch.randn(2, 4, generator=torch.Generator().manual_seed(2 * step + rank))
-        engine.backward(engine.model(x, rank if by_rank else step % 2).square().sum(), last=True)
+        engine.backward(engine.parts[0](x, rank if by_rank else step % 2).square().sum(), last=True)
         engine.finish()
         norm_sq = global_norm_sq(engine.grad_norm_sq(), dist.group.WORLD)
         engine.step(LR, 1.0)
@@ -342,21 +362,21 @@ def test_small_steps_are_not_rounded_away_in_bf16():
     with torch.device("meta"):
         model = OneWeight()
     engine = build_engine(
-        model,
+        [model],
         zero=2,
         precision="bf16",
-        group=None,
+        mesh=make_mesh(MeshShape(), torch.device("cpu")),
         device=torch.device("cpu"),
         optimizer=SPEC,
         accumulation=1,
         fill=lambda fqn, shape, start, stop: torch.ones(stop - start),
     )
     for _ in range(100):
-        engine.backward(engine.model.weight.sum(), last=True)
+        engine.backward(engine.parts[0].weight.sum(), last=True)
         engine.finish()
         engine.step(6e-4, 1.0)
     assert engine.state()["model.weight"].pieces[0].tensor.item() == pytest.approx(0.94, abs=1e-3)
-    assert engine.model.weight.item() == pytest.approx(0.94, abs=4e-3)
+    assert engine.parts[0].weight.item() == pytest.approx(0.94, abs=4e-3)
 
 
 def test_an_expanded_parameter_is_refused_by_name():
@@ -382,8 +402,8 @@ def test_a_second_gradient_in_one_pass_is_refused_by_name():
     engine = engine_for(1)
     inputs, _ = batch(0)
     checkpointed = torch.utils.checkpoint.checkpoint
-    layer = engine.model.layers[0]
-    x = engine.model.embed(inputs).detach().requires_grad_()
+    layer = engine.parts[0].layers[0]
+    x = engine.parts[0].embed(inputs).detach().requires_grad_()
     twice = checkpointed(layer, x, use_reentrant=True) + checkpointed(layer, x, use_reentrant=True)
     with pytest.raises(DistperfError, match=r"parameter layers\.0\..* two gradients in one backward"):
         engine.backward(twice.sum(), last=True)
