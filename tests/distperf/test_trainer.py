@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from distperf.errors import DataError, DistperfError
 from distperf.model.loss import IGNORE
 from distperf.passes import Serial
-from distperf.trainer import Trainer
+from distperf.precision.scaling import LossScale
+from distperf.trainer import Scaled, Trainer
 
 
 class OneWeight:
@@ -29,6 +30,12 @@ class OneWeight:
 
     def finish(self) -> None:
         pass
+
+    def overflowed(self) -> list[str]:
+        return ["weight"]
+
+    def skip(self) -> None:
+        self.weight.grad = None
 
     def grad_norm_sq(self) -> Tensor:
         assert self.weight.grad is not None
@@ -84,7 +91,7 @@ def test_the_norm_is_clipped_after_the_mean():
 def test_what_is_not_finite_stops_before_the_update(bad):
     """The step is named, and no weight has changed."""
     subject = trainer(([1.0, bad], 0))
-    with pytest.raises(DistperfError, match=r"step 7: loss is .*step 6"):
+    with pytest.raises(DistperfError, match=r"step 7: loss is .* not finite: weight; .*step 6"):
         subject.step(7)
     assert subject.engine.scaled is None
 
@@ -93,3 +100,32 @@ def test_a_batch_without_targets_is_a_data_error():
     """Nothing to divide by: said, not a division by zero."""
     with pytest.raises(DataError, match="step 2"):
         trainer(([], 3)).step(2)
+
+
+def test_an_overflow_skips_the_step_and_halves_the_scale():
+    """fp16: no weight moves, the metrics say so, and the next step is made with half the scale."""
+    subject = trainer(([1.0, math.inf], 0))
+    subject.scaled = Scaled(LossScale(), tokens=2)
+    result = subject.step(1)
+    assert (result.skipped, result.loss_scale, subject.scaled.scale.scale) == (True, 2.0**16, 2.0**15)
+    assert subject.engine.scaled is None
+    assert subject.engine.weight.grad is None
+
+
+def test_scaling_changes_no_number():
+    """Loss, norm and update with a loss scale are those without: it is a power of two."""
+    subject = trainer(([4.0], 2), ([1.0, 1.0, 1.0], 0))
+    subject.scaled = Scaled(LossScale(), tokens=6)
+    result = subject.step(3)
+    assert (result.loss, result.grad_norm, result.skipped) == (1.75, 1.75, False)
+    assert subject.engine.scaled == pytest.approx(1.75)
+
+
+def test_a_scale_at_its_least_stops_the_run_with_names_e10():
+    """E10: overflow after overflow ends soon, naming the parameter, not after hours of skipped steps."""
+    subject = trainer(([math.inf], 0))
+    subject.scaled = Scaled(LossScale(), tokens=1)
+    with pytest.raises(DistperfError, match=r"loss scale of 1; gradients that are not finite: weight;"):
+        for step in range(1, 30):
+            assert subject.step(step).skipped
+    assert step == 21
