@@ -24,8 +24,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 from distperf.errors import DistperfError, MeshError
-from distperf.model.dropout import Dropout
 from distperf.model.tensor_plan import Style, TensorPlan
+from distperf.parallel.context import divide_rows
 from distperf.recipe.tensor_rules import indivisible
 
 POSITIONS = Shard(1)  # of activations (B, S, ...)
@@ -82,8 +82,8 @@ def apply_tensor_parallel(module: nn.Module, device_mesh: DeviceMesh, plan: Tens
             _check(fqn, child, style, styles[style], device_mesh.size())
             _divide_parameters(fqn, child, styles[style], device_mesh, divided)
             _wrap(child, styles[style], device_mesh)
-        elif isinstance(child, Dropout) and plan.sequence:
-            child.span = child.span.part(device_mesh.get_local_rank(), device_mesh.size())
+    if plan.sequence:
+        divide_rows(module, device_mesh.get_local_rank(), device_mesh.size())
     plain = [fqn for fqn, parameter in module.named_parameters() if not isinstance(parameter, DTensor)]
     if plain:
         raise DistperfError(

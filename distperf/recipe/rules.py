@@ -10,6 +10,7 @@ from distperf.recipe.launching import LaunchSection
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import DataSection, ModelSection, OptimizerSection, ParallelSection
+from distperf.recipe.tensor_rules import indivisible, llama_units
 from distperf.recipe.vocab import BYTE_VOCAB
 
 TRAINING_KEYS = ("model", "data", "train", "optimizer", "precision", "parallel", "checkpoint")
@@ -47,6 +48,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     if recipe.model is not None and recipe.data is not None:
         yield from _vocab(recipe.model, recipe.data)
         yield from _context(recipe.model, recipe.data, recipe.parallel)
+        yield from _tensor(recipe.model, recipe.data, recipe.parallel)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
     yield from _launch(recipe.launch)
@@ -162,6 +164,19 @@ def _context(model: ModelSection, data: DataSection, parallel: ParallelSection) 
     )
     if problem is not None:
         yield Fault(*problem)
+
+
+def _tensor(model: ModelSection, data: DataSection, parallel: ParallelSection) -> Iterator[Fault]:
+    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    sizes = {key: shape[key] for key in ("heads", "kv_heads", "ffn")}
+    if not all(sizes.values()):
+        return
+    pieces = parallel.cp * (2 if parallel.cp_method == "ring" and parallel.cp > 1 else 1)
+    if data.seq_len % pieces:
+        return
+    problem = indivisible(parallel.tp, llama_units(**sizes, seq_len=data.seq_len, pieces=pieces))
+    if problem is not None:
+        yield Fault("parallel.tp", f"parallel.tp: {problem}")
 
 
 def _launch(launch: LaunchSection) -> Iterator[Fault]:

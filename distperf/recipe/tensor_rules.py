@@ -18,13 +18,13 @@ def indivisible(tp: int, units: Mapping[str, int]) -> str | None:
 
 
 def llama_units(
-    *, heads: int, kv_heads: int, ffn: int, seq_len: int | None = None, cp: int = 1
+    *, heads: int, kv_heads: int, ffn: int, seq_len: int | None = None, pieces: int = 1
 ) -> dict[str, int]:
-    """What tensor parallelism cannot cut in a Llama; `seq_len` is that of the data, of which cp ranks take parts.
+    """What tensor parallelism cannot cut in a Llama; `seq_len` is that of the data, cut in `pieces` before.
 
     The vocabulary is not among it: ranks may have unequally many rows.
     """
     units = {"model.heads": heads, "model.kv_heads": kv_heads, "model.ffn": ffn}
     if seq_len is not None:
-        units["data.seq_len" if cp == 1 else "data.seq_len / parallel.cp"] = seq_len // cp
+        units["data.seq_len" if pieces == 1 else f"data.seq_len / {pieces}"] = seq_len // pieces
     return units

@@ -86,6 +86,23 @@ def test_sequences_that_ranks_cannot_share(problems, parallel, words):
 
 
 @pytest.mark.parametrize(
+    ("parallel", "words"),
+    [
+        ("{tp: 3}", "4:16: parallel.tp: 3 ranks cannot divide model.heads (4), "),
+        ("{tp: 8}", "8 ranks cannot divide model.heads (4), model.kv_heads (4) equally; it takes 1, 2 or 4"),
+        (
+            "{tp: 4, cp: 512, cp_method: ring}",
+            "cannot divide data.seq_len / 1024 (1) equally; it takes only 1",
+        ),
+    ],
+)
+def test_layers_that_ranks_cannot_share(problems, parallel, words):
+    """What the ranks of tp do not divide is named, with the numbers that would; before anything starts."""
+    (line,) = problems(BASE + f"parallel: {parallel}\n")
+    assert words in line
+
+
+@pytest.mark.parametrize(
     ("optimizer", "words"),
     [
         (
