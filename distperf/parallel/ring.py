@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _resolve_process_group
 
 from distperf.parallel.collectives import Pending
 from distperf.parallel.flash import attend_block, attend_block_backward, merge
@@ -44,8 +45,7 @@ class Ring:
         and N * 2 * B * G * s * K * 4, gradients in fp32. Peak extra, there: k and v twice, and gradients in fp32, of q
         once and of k and v twice.
         """
-        out: Tensor = _RingAttention.apply(q, k, v, self)  # type: ignore[no-untyped-call]  # torch has no annotation here
-        return out
+        return ring_attention(q, k, v, self.group.group_name)[0]
 
     def sources(self) -> list[int]:
         """Whose keys and values are here in each step; every rank begins with its own."""
@@ -72,21 +72,48 @@ def meeting(rank: int, source: int, length: int) -> tuple[slice, slice, bool]:
     return slice(length // 2, None), ALL, False
 
 
-class _RingAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> Tensor:
-        out, lse = _forward(q, torch.stack((k, v)), ring)
-        out = out.to(q.dtype)
-        ctx.ring = ring
-        ctx.save_for_backward(q, k, v, out, lse)
-        return out
+@torch.library.custom_op("distperf::ring_attention", mutates_args=())
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
+    """Output as q, and log-sum-exp (B, H, s) fp32. Cost: at `Ring`.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
-        dq, dkv = _backward(grad, q, torch.stack((k, v)), out, lse, ctx.ring)
-        dk, dv = dkv.to(k.dtype)
-        return dq.to(q.dtype), dk, dv, None
+    One operator, so that recomputation can keep its results rather than send again, and compilers let it be.
+    """
+    out, lse = _forward(q, torch.stack((k, v)), Ring(_resolve_process_group(group)))
+    return out.to(q.dtype), lse
+
+
+@torch.library.custom_op("distperf::ring_attention_backward", mutates_args=())
+def ring_attention_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v. Cost: at `Ring`."""
+    ring = Ring(_resolve_process_group(group))
+    dq, dkv = _backward(grad, q, torch.stack((k, v)), out, lse, ring)
+    return dq.to(q.dtype), dkv[0].to(k.dtype, copy=True), dkv[1].to(v.dtype, copy=True)
+
+
+@ring_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@ring_attention_backward.register_fake
+def _(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, str], output: tuple[Tensor, Tensor]) -> None:
+    *qkv, ctx.group = inputs
+    ctx.save_for_backward(*qkv, *output)
+
+
+def _go_back(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *ring_attention_backward(grad, *ctx.saved_tensors, ctx.group), None
+
+
+ring_attention.register_autograd(_go_back, setup_context=_keep)
 
 
 def _forward(q: Tensor, kv: Tensor, ring: Ring) -> tuple[Tensor, Tensor]:
@@ -94,7 +121,7 @@ def _forward(q: Tensor, kv: Tensor, ring: Ring) -> tuple[Tensor, Tensor]:
     own, *others = ring.sources()
     arriving = ring.pass_on(kv, KEYS_TAG)
     out, lse = attend_block(q, *kv, causal=True)
-    out, lse = out.float(), lse.contiguous()
+    out, lse = out.to(torch.float32, copy=True), lse.clone(memory_format=torch.contiguous_format)
     for left, source in zip(reversed(range(len(others))), others, strict=True):
         kv = _arrived(arriving)
         if left:

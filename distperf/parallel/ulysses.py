@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _resolve_process_group
 
 from distperf.model.llama import causal_attention
 
@@ -36,36 +37,41 @@ class Ulysses:
         parts = [
             torch.unflatten(t, 1, (size, -1)).movedim(1, 0) for t in (q, k, v)
         ]  # (N, B, H / N or G / N, s, K)
-        whole = exchanged(torch.cat(parts, dim=2), self.group).movedim(0, 2).flatten(2, 3)
+        whole = exchange(torch.cat(parts, dim=2), self.group.group_name).movedim(0, 2).flatten(2, 3)
         out = causal_attention(
             *torch.split_with_sizes(whole, [part.shape[2] for part in parts], dim=1)
         )  # (B, H / N, S, K)
-        own = exchanged(torch.unflatten(out, 2, (size, -1)).movedim(2, 0), self.group)  # (N, B, H / N, s, K)
+        own = exchange(
+            torch.unflatten(out, 2, (size, -1)).movedim(2, 0), self.group.group_name
+        )  # (N, B, H / N, s, K)
         return own.movedim(0, 1).flatten(1, 2)
 
 
-def exchanged(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Send x[i] to rank i; what rank i sent stands at [i]. x (N, ...).
+@torch.library.custom_op("distperf::exchange", mutates_args=())
+def exchange(x: Tensor, group: str) -> Tensor:
+    """Send x[i] to rank i of the named group; what rank i sent stands at [i]. x (N, ...).
+
+    One operator, so that recomputation can keep its result rather than send again, and compilers let it be.
 
     Cost: sends (N - 1) / N of x's bytes a rank, and as many in the backward pass.
     """
-    out: Tensor = _Exchange.apply(x, group)  # type: ignore[no-untyped-call]  # torch has no annotation here
-    return out
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _all_to_all(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _all_to_all(grad, ctx.group), None
-
-
-def _all_to_all(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    dist.all_to_all_single(out, x, group=group)
+    dist.all_to_all_single(out, x, group=_resolve_process_group(group))
     return out
+
+
+@exchange.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _keep_group(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None:
+    ctx.group = inputs[1]
+
+
+def _exchange_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return exchange(grad, ctx.group), None
+
+
+exchange.register_autograd(_exchange_back, setup_context=_keep_group)
