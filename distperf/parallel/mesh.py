@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import GroupName
 
 from distperf.recipe.mesh import MeshShape
 
@@ -66,6 +68,12 @@ class Mesh:
         """The ranks along these axes as a process group; None where that is this rank alone."""
         mesh = self.device_mesh(*axes)
         return None if mesh is None else mesh.get_group()
+
+
+def named_group(name: str) -> dist.ProcessGroup:
+    """The process group of this `group_name`: operators of torch take names, not groups."""
+    group: dist.ProcessGroup = _resolve_process_group(GroupName(name))
+    return group
 
 
 def make_mesh(shape: MeshShape, device: torch.device) -> Mesh:

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 
 from distperf.parallel.collectives import Pending
 from distperf.parallel.flash import attend_block, attend_block_backward, merge
+from distperf.parallel.mesh import named_group
 
 KEYS_TAG, GRADS_TAG = 3, 4  # two streams between the same ranks
 ALL = slice(None)
@@ -45,7 +45,8 @@ class Ring:
         and N * 2 * B * G * s * K * 4, gradients in fp32. Peak extra, there: k and v twice, and gradients in fp32, of q
         once and of k and v twice.
         """
-        return ring_attention(q, k, v, self.group.group_name)[0]
+        out: Tensor = ring_attention(q, k, v, self.group.group_name)[0]
+        return out
 
     def sources(self) -> list[int]:
         """Whose keys and values are here in each step; every rank begins with its own."""
@@ -78,7 +79,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor,
 
     One operator, so that recomputation can keep its results rather than send again, and compilers let it be.
     """
-    out, lse = _forward(q, torch.stack((k, v)), Ring(_resolve_process_group(group)))
+    out, lse = _forward(q, torch.stack((k, v)), Ring(named_group(group)))
     return out.to(q.dtype), lse
 
 
@@ -87,7 +88,7 @@ def ring_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, group: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v. Cost: at `Ring`."""
-    ring = Ring(_resolve_process_group(group))
+    ring = Ring(named_group(group))
     dq, dkv = _backward(grad, q, torch.stack((k, v)), out, lse, ring)
     return dq.to(q.dtype), dkv[0].to(k.dtype, copy=True), dkv[1].to(v.dtype, copy=True)
 

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 
 from distperf.model.llama import causal_attention
+from distperf.parallel.mesh import named_group
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Ulysses:
         out = causal_attention(
             *torch.split_with_sizes(whole, [part.shape[2] for part in parts], dim=1)
         )  # (B, H / N, S, K)
-        own = exchange(
+        own: Tensor = exchange(
             torch.unflatten(out, 2, (size, -1)).movedim(2, 0), self.group.group_name
         )  # (N, B, H / N, s, K)
         return own.movedim(0, 1).flatten(1, 2)
@@ -57,7 +57,7 @@ def exchange(x: Tensor, group: str) -> Tensor:
     """
     x = x.contiguous()
     out = torch.empty_like(x)
-    dist.all_to_all_single(out, x, group=_resolve_process_group(group))
+    dist.all_to_all_single(out, x, group=named_group(group))
     return out
 
 
