@@ -127,11 +127,11 @@ def _divide_parameters(
             part = distribute_tensor(whole.detach(), mesh, [placement])
             divided[whole] = nn.Parameter(part, requires_grad=whole.requires_grad)
         shared = divided[whole]
-        assert isinstance(shared.data, DTensor)
-        if shared.data.placements != (placement,):
+        assert isinstance(shared, DTensor)
+        if shared.placements != (placement,):
             raise DistperfError(
                 f"cannot divide {fqn}.{name} over tp by {placement}: another module shares it, by "
-                f"{shared.data.placements[0]}"
+                f"{shared.placements[0]}"
             )
         module.register_parameter(name, shared)
 

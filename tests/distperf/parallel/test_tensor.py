@@ -114,20 +114,20 @@ def batch(vocab: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 def divide(model: nn.Module, plan: TensorPlan, mesh: DeviceMesh, whole: dict[str, Tensor]) -> None:
     """Divide a model that is on the meta device over `mesh`, and fill it."""
     apply_tensor_parallel(model, mesh, plan)
-    parts = {
-        fqn: distribute_tensor(whole[fqn], mesh, p.data.placements, src_data_rank=None)
+    blocks = {
+        fqn: distribute_tensor(whole[fqn], mesh, p.placements, src_data_rank=None).to_local()
         for fqn, p in model.named_parameters()
     }
-    install(model, parts)
+    install([model], blocks)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Whole gradients, and a check that those of replicated parameters are equal to the bit on all ranks."""
     found = {}
     for fqn, p in model.named_parameters():
-        if isinstance(p.data, DTensor) and p.grad is not None:
-            grad = p.grad.redistribute(placements=p.data.placements)
-            if p.data.placements == (Replicate(),):
+        if isinstance(p, DTensor) and p.grad is not None:
+            grad = p.grad.redistribute(placements=p.placements)
+            if p.placements == (Replicate(),):
                 assert_equal_everywhere(grad.to_local(), fqn)
             found[fqn] = grad.full_tensor()
         elif p.grad is not None:
@@ -145,7 +145,7 @@ def compare(make, plan: TensorPlan, vocab: int, mesh: DeviceMesh, dtype: torch.d
     """Loss and every gradient equal those of one process."""
     one, many = make(), make()
     whole = values(one, dtype)
-    install(one, whole)
+    install([one], whole)
     divide(many, plan, mesh, whole)
     for model in (one, many):
         attach_draws(model, Draws(7, torch.device("cpu")))
@@ -185,9 +185,9 @@ def check_shared_and_frozen(mesh: DeviceMesh) -> None:
     assert model.head.weight is model.embed.weight
     assert not model.last.bias.requires_grad
     assert model.last.weight.requires_grad
-    assert model.embed.weight.data.placements == (Shard(0),)
+    assert model.embed.weight.placements == (Shard(0),)
     assert model.embed.weight.to_local().shape == ((23, 22)[mesh.get_local_rank()], 24)
-    assert model.blocks[0].out.bias.data.placements == (Replicate(),)
+    assert model.blocks[0].out.bias.placements == (Replicate(),)
 
 
 def check_stages(mesh: DeviceMesh) -> None:
@@ -203,7 +203,7 @@ def check_stages(mesh: DeviceMesh) -> None:
     logits = last(stream)
     assert logits.to_local().shape == (BATCH, LENGTH, LLAMA.vocab // 2)
     one = build_model(LLAMA)
-    install(one, whole)
+    install([one], whole)
     torch.testing.assert_close(logits.full_tensor(), one(inputs), rtol=1e-5, atol=1e-5)
 
 
