@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 from torch._C._distributed_c10d import Store
 
+from distperf.assembly import Assembly, OwnRows, assemble
 from distperf.checkpoint.manifest import Origin
 from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV, reporter
 from distperf.data.loader import Loader
@@ -26,6 +27,7 @@ from distperf.passes import Serial
 from distperf.precision.scaling import LossScale
 from distperf.process_group import Ranks, exchange
 from distperf.recipe.runspec import DataSpec, OptimizerSpec, RunSpec, from_json
+from distperf.recipe.schedules import SCHEDULES
 from distperf.trainer import Scaled, Trainer
 
 # Tokenising a large corpus for the first time takes hours, and the other ranks wait for it.
@@ -90,12 +92,14 @@ def build_trainer(
     samples = open_data(spec.data, blueprint.vocab, ranks, store)
     reporter().send("phase", phase="build")
     mesh = make_mesh(spec.parallel.mesh, device)
-    engine = _build_engine(spec, blueprint, mesh, device)
-    batches = Loader(spec.data, samples, spec.train, _data_rank(mesh), mesh.shape.data_parallel_size)
+    assembly = assemble(spec, blueprint, mesh, device)
+    engine = _build_engine(spec, blueprint, assembly, mesh, device)
+    loader = Loader(spec.data, samples, spec.train, _data_rank(mesh), mesh.shape.data_parallel_size)
+    batches = OwnRows(loader, mesh, spec.parallel.cp_method)
     scaled = Scaled(LossScale(), spec.train.global_batch * spec.data.seq_len)
     return Trainer(
         engine=engine,
-        passes=Serial(engine, batches, loss_sum, spec.train.accumulation, device),
+        passes=Serial(engine, batches, loss_sum, spec.train.accumulation, assembly.draws, device),
         lr_at=_Schedule(spec.optimizer, spec.train.steps),
         grad_clip=spec.train.grad_clip,
         counts=mesh.coordinates["tp"] == 0,
@@ -161,9 +165,12 @@ def _refuse_different(hashes: list[str]) -> None:
         )
 
 
-def _build_engine(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch.device) -> Engine:
+def _build_engine(
+    spec: RunSpec, blueprint: Blueprint, assembly: Assembly, mesh: Mesh, device: torch.device
+) -> Engine:
+    schedule = SCHEDULES[spec.parallel.pp_schedule]
     return build_engine(
-        [blueprint.build()],
+        assembly.parts,
         zero=spec.parallel.zero,
         precision=spec.precision,
         mesh=mesh,
@@ -171,6 +178,9 @@ def _build_engine(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch
         optimizer=spec.optimizer,
         accumulation=spec.train.accumulation,
         fill=blueprint.fill,
+        tied=blueprint.shared if mesh.shape.pp > 1 else (),
+        ends_apart=not schedule.v_shaped,
+        reshards=mesh.shape.pp == 1 or not schedule.splits_backward,
     )
 
 

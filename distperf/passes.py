@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from distperf.model.dropout import Draws
 from distperf.model.loss import IGNORE
 from distperf.parallel.engine import Engine
 
@@ -17,6 +18,10 @@ class Batches(Protocol):
 
     def batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets (B, S) int64 on the CPU; targets may be IGNORE."""
+        ...
+
+    def first(self, step: int, micro: int) -> int:
+        """Place of the micro-batch's first sample in the endless stream of samples."""
         ...
 
 
@@ -40,12 +45,14 @@ class Serial:
         batches: Batches,
         loss_sum: Callable[[Tensor, Tensor], Tensor],
         accumulation: int,
+        draws: Draws,
         device: torch.device,
     ) -> None:
         self._engine = engine
         self._batches = batches
         self._loss_sum = loss_sum
         self._accumulation = accumulation
+        self._draws = draws
         self._device = device
 
     def run(self, step: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -56,6 +63,7 @@ class Serial:
             inputs, targets = (
                 t.to(self._device, non_blocking=True) for t in self._batches.batch(step, micro)
             )
+            self._draws.at(self._batches.first(step, micro))
             loss = self._loss_sum(self._engine.parts[0](inputs), targets)
             scaled = loss if factor == 1.0 else loss * factor
             self._engine.backward(scaled, last=micro == self._accumulation - 1)

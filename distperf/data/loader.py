@@ -33,6 +33,10 @@ class Loader:
         self._world = world
         self._pin = torch.cuda.is_available()
 
+    def first(self, step: int, micro: int) -> int:
+        """Stream position of the first sample of a micro-batch; the others follow it."""
+        return batch_positions(step, micro, self._rank, self._world, self._train)[0]
+
     def batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets, (B, S) int64 each, IGNORE where there is no loss. Step from 1, micro from 0."""
         positions = batch_positions(step, micro, self._rank, self._world, self._train)

@@ -10,10 +10,11 @@ from torch import nn
 from distperf.errors import DistperfError
 from distperf.model.flops import flops_per_token
 from distperf.model.init import Fill, fill_for
-from distperf.model.llama import build_model, tensor_plan
+from distperf.model.llama import build_model, shared_by_stages, tensor_plan
 from distperf.model.tensor_plan import TensorPlan
 from distperf.optim.groups import matches, nearest_names
 from distperf.recipe.runspec import ModelFamily, ModelSpec
+from distperf.recipe.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Blueprint:
     fill: the initial values, the same on every rank and mesh.
     flops_per_token: of forward and backward, by sequence length; None where nobody knows.
     tensor_plan: how its layers are divided over ranks; None where it does not say, and cannot be.
+    build_stage: one stage of a pipeline, as `build`; None where the model cannot be cut.
+    shared: names of parameters that both the first and the last stage have.
     """
 
     build: Callable[[], nn.Module]
@@ -31,6 +34,14 @@ class Blueprint:
     vocab: int
     flops_per_token: Callable[[int], int] | None = None
     tensor_plan: TensorPlan | None = None
+    build_stage: Callable[[Stage], nn.Module] | None = None
+    shared: tuple[str, ...] = ()
+
+    def stage(self, stage: Stage) -> nn.Module:
+        """One stage of a pipeline. Raises DistperfError where the model cannot be cut."""
+        if self.build_stage is None:
+            raise DistperfError("parallel.pp: this model cannot be cut into stages; set parallel.pp: 1")
+        return self.build_stage(stage)
 
 
 def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) -> Blueprint:
@@ -50,6 +61,8 @@ def _family(model: ModelFamily, seed: int) -> Blueprint:
         vocab=model.vocab,
         flops_per_token=lambda seq_len: flops_per_token(model, seq_len),
         tensor_plan=tensor_plan(model),
+        build_stage=lambda stage: build_model(model, stage),
+        shared=shared_by_stages(model),
     )
 
 
