@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from distperf.errors import DistperfError
+from distperf.model.factory import made_by_factory
 from distperf.model.flops import flops_per_token
 from distperf.model.init import Fill, fill_for
 from distperf.model.llama import build_model, shared_by_stages, tensor_plan
 from distperf.model.tensor_plan import TensorPlan
 from distperf.optim.groups import matches, nearest_names
-from distperf.recipe.runspec import ModelFamily, ModelSpec
+from distperf.recipe.runspec import FactorySpec, ModelFamily, ModelSpec
 from distperf.recipe.stages import Stage
 
 
@@ -54,6 +55,9 @@ def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) ->
 
 
 def _family(model: ModelFamily, seed: int) -> Blueprint:
+    if isinstance(model, FactorySpec):
+        module, fill = made_by_factory(model, seed)
+        return Blueprint(build=lambda: module, fill=fill, vocab=model.vocab)
     assert isinstance(model, ModelSpec), "the only family so far"
     return Blueprint(
         build=lambda: build_model(model),
@@ -75,16 +79,22 @@ def freeze(blueprint: Blueprint, patterns: tuple[str, ...]) -> Blueprint:
     if not patterns:
         return blueprint
 
-    def build() -> nn.Module:
-        model = blueprint.build()
-        refuse_unmatched("model.frozen", patterns, [name for name, _ in model.named_parameters()])
+    refuse_unmatched("model.frozen", patterns, [name for name, _ in blueprint.build().named_parameters()])
+
+    def without_gradients(model: nn.Module) -> nn.Module:
         for name, parameter in model.named_parameters():
             if matches(name, patterns):
                 parameter.requires_grad_(False)
         return model
 
-    # What is frozen has no gradients to reckon, so the usual count of arithmetic would be too high.
-    return replace(blueprint, build=build, flops_per_token=None)
+    cut = blueprint.build_stage
+    return replace(
+        blueprint,
+        build=lambda: without_gradients(blueprint.build()),
+        build_stage=None if cut is None else lambda stage: without_gradients(cut(stage)),
+        # What is frozen has no gradients to reckon, so the usual count of arithmetic would be too high.
+        flops_per_token=None,
+    )
 
 
 def refuse_unmatched(key: str, patterns: tuple[str, ...], names: list[str]) -> None:
