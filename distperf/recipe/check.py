@@ -11,10 +11,11 @@ from pydantic_core import ErrorDetails
 from distperf.errors import RecipeError
 from distperf.recipe.kinds import Kind
 from distperf.recipe.rules import Fault, faults, section_faults
-from distperf.recipe.schema import Recipe, known_keys, section_of
+from distperf.recipe.schema import Recipe, known_keys, listed_section, section_of
 from distperf.recipe.sections import Section
 from distperf.recipe.suggest import advice
 from distperf.recipe.tree import (
+    ListNode,
     MapNode,
     Plain,
     Problem,
@@ -67,6 +68,13 @@ def _known_data(
                 data[key] = _known_data(entry.node, inner, (*path, key), problems)
             else:
                 data[key] = {} if is_null(entry.node) else to_data(entry.node)
+        elif (item := listed_section(field)) and isinstance(entry.node, ListNode):
+            data[key] = tuple(
+                _known_data(node, item, (*path, key), problems)
+                if isinstance(node, MapNode)
+                else to_data(node)
+                for node in entry.node.items
+            )
         elif not is_null(entry.node) or any(isinstance(kind, Kind) for kind in field.metadata):
             data[key] = to_data(entry.node)
     return data

@@ -147,6 +147,43 @@ def whole_list(least: int) -> Kind:
     return Kind(wants, read, {"type": "array", "items": kind.json_schema, "minItems": 1})
 
 
+def arguments() -> Kind:
+    """A mapping of argument names to values of any kind, as they are meant: see `meant`."""
+    wants = "a mapping of argument names to values"
+
+    def read(value: object) -> dict[str, Any]:
+        if value is None or (isinstance(value, Plain) and value.is_null):
+            return {}
+        if not isinstance(value, dict):
+            raise refusal(value, wants)
+        for name in value:
+            if not name.isidentifier():
+                raise ValueError(f"has {shown(name)}, which is no name of an argument")
+        return {str(name): meant(item) for name, item in value.items()}
+
+    return Kind(wants, read, {"type": "object", "additionalProperties": True})
+
+
+def meant(value: Any) -> Any:
+    """Data of a tree as Python values: what stood without quotes as a number, true, false or null is that."""
+    if isinstance(value, dict):
+        return {str(key): meant(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [meant(item) for item in value]
+    if not isinstance(value, Plain):
+        return value
+    if value.is_null:
+        return None
+    if value in ("true", "false"):
+        return value == "true"
+    if not NUMBER.fullmatch(value):
+        return str(value)
+    number = float(value)
+    if abs(number) == float("inf"):
+        raise refusal(value, "finite numbers")
+    return int(value) if WHOLE.fullmatch(value) else number
+
+
 def flag() -> Kind:
     """A switch: true or false."""
     wants = "true or false"

@@ -14,7 +14,8 @@ import yaml
 from distperf.errors import RecipeError
 from distperf.recipe.check import check
 from distperf.recipe.compose import compose
-from distperf.recipe.schema import Recipe
+from distperf.recipe.kinds import meant
+from distperf.recipe.schema import Recipe, listed_section
 from distperf.recipe.sections import Section
 from distperf.recipe.tree import (
     Entry,
@@ -65,11 +66,22 @@ def dump_recipe(recipe: Recipe) -> str:
     data = _said(recipe)
     if recipe.script is not None:
         data = {key: data[key] for key in ("name", "launch", "script")}
-    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=2**20)
+    text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
     if all(char.isprintable() or char == "\n" for char in text):
         return text
     # PyYAML leaves line breaks beyond ASCII (U+0085, U+2028) unescaped, and reads them as spaces.
-    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=False, width=2**20))
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=2**20))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that would read as something else where any value may stand."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        plain = isinstance(meant(Plain(data)), str)
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def _said(section: Section) -> dict[str, Any]:
@@ -79,6 +91,8 @@ def _said(section: Section) -> dict[str, Any]:
         value = getattr(section, key)
         if isinstance(value, Section):
             data[key] = _said(value)
+        elif listed_section(field):
+            data[key] = [_said(item) for item in value]
         elif value is not None or field.default is not None:
             data[key] = list(value) if isinstance(value, tuple) else value
     return data
@@ -178,7 +192,7 @@ def _mapping(mark: Mark, nodes: dict[str, Node]) -> MapNode:
 def _with_vocab(recipe: Recipe) -> Recipe:
     """Fill in `model.vocab` from a tokenizer file, as ranks will find it in `launch.workdir`."""
     model, data = recipe.model, recipe.data
-    if model is None or data is None or model.vocab is not None or data.tokenizer == "byte":
+    if model is None or data is None or model.vocab is not None or model.hf or data.tokenizer == "byte":
         return recipe
     path = Path(recipe.launch.workdir, data.tokenizer)
     try:

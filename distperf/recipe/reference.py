@@ -10,7 +10,7 @@ from pydantic_core import PydanticUndefined
 
 from distperf.recipe.kinds import Kind
 from distperf.recipe.presets import PRESETS
-from distperf.recipe.schema import Recipe, section_of
+from distperf.recipe.schema import Recipe, listed_section, section_of
 from distperf.recipe.sections import Section
 
 INTRODUCTION = """\
@@ -47,10 +47,11 @@ def reference() -> str:
 
 
 def _section(path: str, field: FieldInfo) -> list[str]:
-    section = section_of(field)
+    listed = listed_section(field)
+    section = section_of(field) or listed
     if section is None:
         return []
-    parts = [f"## `{path}`\n", f"{section.__doc__}\n", _table(section)]
+    parts = [f"## `{path}`{', each item' if listed else ''}\n", f"{section.__doc__}\n", _table(section)]
     return parts + [
         part for name, inner in section.model_fields.items() for part in _section(f"{path}.{name}", inner)
     ]
@@ -59,7 +60,13 @@ def _section(path: str, field: FieldInfo) -> list[str]:
 def _table(section: type[Section]) -> str:
     rows = ["| key | takes | default | meaning |", "|---|---|---|---|"]
     for name, field in section.model_fields.items():
-        takes = "a section" if section_of(field) else _takes(field.annotation, field.metadata)
+        takes = (
+            "a section"
+            if section_of(field)
+            else "a list of sections"
+            if listed_section(field)
+            else _takes(field.annotation, field.metadata)
+        )
         rows.append(f"| `{name}` | {takes} | {_default(field)} | {field.description} |")
     return "\n".join(rows) + "\n"
 

@@ -12,6 +12,10 @@ from distperf.recipe.runspec import (
     RUNSPEC_SCHEMA,
     CheckpointSpec,
     DataSpec,
+    FactorySpec,
+    GroupSpec,
+    HfSpec,
+    ModelFamily,
     ModelSpec,
     OptimizerSpec,
     ParallelSpec,
@@ -20,7 +24,7 @@ from distperf.recipe.runspec import (
     TrainSpec,
 )
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import Auto, DataSection, ModelSection, OptimizerSection
+from distperf.recipe.sections import Auto, DataSection, GroupSection, ModelSection, OptimizerSection
 from distperf.recipe.stages import (
     MICRO_BATCHES_PER_RANK,
     auto_micro_batch,
@@ -53,7 +57,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         run_id=run_id,
         world_size=world_size,
         model=shape,
-        frozen=(),
+        frozen=model.frozen,
         data=_data(data),
         train=TrainSpec(
             train.steps,
@@ -86,12 +90,14 @@ def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> Me
     return mesh
 
 
-def _parallel(recipe: Recipe, mesh: MeshShape, model: ModelSpec, reasons: dict[str, str]) -> ParallelSpec:
+def _parallel(recipe: Recipe, mesh: MeshShape, model: ModelFamily, reasons: dict[str, str]) -> ParallelSpec:
     axes, data = recipe.parallel, recipe.data
     assert data is not None
-    costs = model_costs(model, data.seq_len)
+    pp_layers: tuple[int, ...] = ()
     try:
-        pp_layers = layers_per_stage(costs, axes.pp_schedule, mesh.pp, _given(axes.pp_layers))
+        if isinstance(model, ModelSpec):
+            costs = model_costs(model, data.seq_len)
+            pp_layers = layers_per_stage(costs, axes.pp_schedule, mesh.pp, _given(axes.pp_layers))
     except MeshError as error:
         key = "parallel.pp" if axes.pp_layers == "auto" else "parallel.pp_layers"
         raise MeshError(_placed(recipe, key, str(error))) from None
@@ -151,8 +157,13 @@ def _placed(recipe: Recipe, key: str, text: str) -> str:
     return f"{place}: {text}" if place else text
 
 
-def _model(model: ModelSection, reasons: dict[str, str]) -> ModelSpec:
-    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+def _model(model: ModelSection, reasons: dict[str, str]) -> ModelFamily:
+    if model.factory is not None:
+        assert model.vocab is not None, "by the rules"
+        return FactorySpec("factory", model.factory, model.args, model.vocab)
+    if model.hf is not None:
+        return HfSpec("hf", model.hf)
+    shape = complete_shape(model.preset, model.sizes)
     if model.vocab is None:
         reasons["model.vocab"] = f"{BYTE_VOCAB}: the byte tokenizer's 256 bytes and end of document"
     return ModelSpec(vocab=model.vocab or BYTE_VOCAB, **shape)
@@ -182,8 +193,13 @@ def _optimizer(optimizer: OptimizerSection, steps: int, reasons: dict[str, str])
         eps=optimizer.eps,
         weight_decay=optimizer.weight_decay,
         schedule=ScheduleSpec(schedule.name, schedule.warmup_steps, decay_steps, schedule.min_lr),
-        groups=(),
+        groups=tuple(_group(group, optimizer.lr) for group in optimizer.groups),
     )
+
+
+def _group(group: GroupSection, lr: float) -> GroupSpec:
+    scale = group.lr / lr if group.lr is not None else group.lr_scale or 1.0
+    return GroupSpec(group.match, scale, group.weight_decay)
 
 
 def _auto_decay(schedule: str, steps: int, warmup_steps: int) -> tuple[int, str]:

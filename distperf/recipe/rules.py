@@ -45,10 +45,14 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         yield from _model(recipe.model)
     if recipe.data is not None:
         yield from _data(recipe.data)
+    if recipe.model is not None:
+        yield from _divided(recipe.model, recipe.parallel)
     if recipe.model is not None and recipe.data is not None:
         yield from _vocab(recipe.model, recipe.data)
+        yield from _tokenizer(recipe.model, recipe.data)
         yield from _context(recipe.model, recipe.data, recipe.parallel)
         yield from _tensor(recipe.model, recipe.data, recipe.parallel)
+    yield from _groups(recipe.optimizer)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
     yield from _launch(recipe.launch)
@@ -61,10 +65,37 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
 
 
 def _model(model: ModelSection) -> Iterator[Fault]:
-    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    other = [key for key in ("factory", "hf") if getattr(model, key) is not None]
+    if other:
+        yield from _foreign_model(model, other)
+    elif model.args:
+        yield Fault("model.args", "model.args are the arguments of model.factory, which is not given")
+    else:
+        yield from _llama(model)
+
+
+def _foreign_model(model: ModelSection, given: list[str]) -> Iterator[Fault]:
+    """A model that brings its own shape: keys that would be about Llama's, or about another kind's, are faults."""
+    key = given[0]
+    allowed = {"factory": {"factory", "args", "vocab", "frozen"}, "hf": {"hf", "frozen"}}[key]
+    for name, field in type(model).model_fields.items():
+        if name not in allowed and getattr(model, name) != field.get_default(call_default_factory=True):
+            yield Fault(
+                f"model.{name}", f"model.{name} cannot stand beside model.{key}; take out one of the two"
+            )
+    if key == "factory" and model.vocab is None:
+        yield Fault(
+            "model", "missing key model.vocab (the number of token ids that the factory's model has)", True
+        )
+
+
+def _llama(model: ModelSection) -> Iterator[Fault]:
+    shape = complete_shape(model.preset, model.sizes)
     if model.preset is None and model.family is None:
         yield Fault(
-            "model", "model takes a preset, or family: llama with layers, hidden, heads and ffn", at_key=True
+            "model",
+            "model takes a preset, or family: llama with layers, hidden, heads and ffn, or factory, or hf",
+            at_key=True,
         )
         return
     missing = [f"model.{key}" for key in ("family", "layers", "hidden", "heads", "ffn") if shape[key] is None]
@@ -86,6 +117,21 @@ def _model(model: ModelSection) -> Iterator[Fault]:
         yield Fault(heads_key, text)
     if heads % kv_heads:
         yield Fault(kv_key, f"model.kv_heads is {kv_heads}; it must divide model.heads, {heads}")
+
+
+def _divided(model: ModelSection, parallel: ParallelSection) -> Iterator[Fault]:
+    """Axes that divide a model's inside need to know it."""
+    key = "factory" if model.factory is not None else "hf"
+    if getattr(model, key) is None:
+        return
+    for axis in ("pp", "tp", "cp"):
+        size = getattr(parallel, axis)
+        if size > 1:
+            text = (
+                f"parallel.{axis} is {size}, but what model.{key} makes can be divided only as a whole: ZeRO "
+                "(dp_shard, dp_replicate) works on any model; pp, tp and cp on presets and family: llama"
+            )
+            yield Fault(f"parallel.{axis}", text)
 
 
 def _data(data: DataSection) -> Iterator[Fault]:
@@ -111,6 +157,31 @@ def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     ):
         text = f"model.vocab is {model.vocab}; the byte tokenizer has {BYTE_VOCAB} ids (256 bytes and end of document)"
         yield Fault("model.vocab", text)
+
+
+def _tokenizer(model: ModelSection, data: DataSection) -> Iterator[Fault]:
+    """The ids that a trained model knows are its tokenizer's: bytes would be other words to it."""
+    if (
+        model.hf is not None
+        and model.factory is None
+        and data.text is not None
+        and "tokenizer" not in data.model_fields_set
+    ):
+        text = f"missing key data.tokenizer (beside model.hf: {model.hf}/tokenizer.json, or byte)"
+        yield Fault("data", text, at_key=True)
+
+
+def _groups(optimizer: OptimizerSection) -> Iterator[Fault]:
+    for at, group in enumerate(optimizer.groups):
+        key = f"optimizer.groups.{at}"
+        if not group.match:
+            yield Fault(f"{key}.match", f"optimizer.groups[{at}].match is an empty list; it names parameters")
+        if group.lr is not None and group.lr_scale is not None:
+            yield Fault(f"{key}.lr", f"optimizer.groups[{at}] takes lr or lr_scale, not both")
+        if group.lr is None and group.lr_scale is None and group.weight_decay is None:
+            yield Fault(
+                key, f"optimizer.groups[{at}] changes nothing; it takes lr or lr_scale, or weight_decay"
+            )
 
 
 def _optimizer(optimizer: OptimizerSection, steps: int | None) -> Iterator[Fault]:
@@ -151,7 +222,7 @@ def _context(model: ModelSection, data: DataSection, parallel: ParallelSection) 
             text = "parallel.cp_method is about ranks that share sequences, but parallel.cp is 1; take it out"
             yield Fault("parallel.cp_method", text)
         return
-    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    shape = complete_shape(model.preset, model.sizes)
     if not shape["heads"]:
         return
     problem = context_problem(
@@ -167,7 +238,7 @@ def _context(model: ModelSection, data: DataSection, parallel: ParallelSection) 
 
 
 def _tensor(model: ModelSection, data: DataSection, parallel: ParallelSection) -> Iterator[Fault]:
-    shape = complete_shape(model.preset, model.model_dump(exclude={"preset", "vocab"}))
+    shape = complete_shape(model.preset, model.sizes)
     sizes = {key: shape[key] for key in ("heads", "kv_heads", "ffn")}
     if not all(sizes.values()):
         return

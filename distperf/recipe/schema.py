@@ -80,7 +80,16 @@ class Recipe(Section):
 
 
 def section_of(field: FieldInfo) -> type[Section] | None:
-    """The section that a field holds, or None where it holds a value."""
+    """The section that a field holds, or None where it holds a value or a list."""
+    return None if typing.get_origin(field.annotation) is tuple else _section_in(field)
+
+
+def listed_section(field: FieldInfo) -> type[Section] | None:
+    """The section that each item of a field's list is, or None where it is no such list."""
+    return _section_in(field) if typing.get_origin(field.annotation) is tuple else None
+
+
+def _section_in(field: FieldInfo) -> type[Section] | None:
     options = (field.annotation, *typing.get_args(field.annotation))
     classes = (option for option in options if isinstance(option, type) and typing.get_origin(option) is None)
     return next((option for option in classes if issubclass(option, Section)), None)
@@ -91,7 +100,7 @@ def known_keys(section: type[Section] = Recipe, path: str = "") -> dict[str, Fie
     keys: dict[str, FieldInfo] = {}
     for name, field in section.model_fields.items():
         keys[path + name] = field
-        if inner := section_of(field):
+        if inner := section_of(field) or listed_section(field):
             keys.update(known_keys(inner, f"{path}{name}."))
     return keys
 

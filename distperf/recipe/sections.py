@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from distperf.recipe.kinds import choice, flag, number, or_auto, or_null, pair, text, whole, whole_list
-from distperf.recipe.presets import PRESETS
+from distperf.recipe.kinds import (
+    arguments,
+    choice,
+    flag,
+    number,
+    or_auto,
+    or_null,
+    pair,
+    text,
+    whole,
+    whole_list,
+)
+from distperf.recipe.presets import PRESETS, Preset
+
+FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+SIZES = {field.name for field in fields(Preset)} | {"dropout"}
 
 Auto = Literal["auto"]
 
@@ -16,6 +31,7 @@ CountOrNull = Annotated[int | None, or_null(whole(1))]
 PositiveOrNull = Annotated[float | None, or_null(number(above=0))]
 FlagOrNull = Annotated[bool | None, or_null(flag())]
 Path = Annotated[str, text("a path")]
+Pattern = Annotated[str, text("a pattern of parameter names")]
 Glob = Annotated[str, text("a path or a pattern of paths")]
 
 
@@ -27,7 +43,10 @@ class Section(BaseModel):
 
 
 class ModelSection(Section):
-    """What is trained: a `preset`, or `family` with sizes; beside a preset, a key overrides that one size."""
+    """What is trained: a `preset`, or `family` with sizes, or a `factory` of your own, or a folder of `hf`.
+
+    Beside a preset, a key overrides that one size.
+    """
 
     preset: Annotated[str | None, or_null(choice(*PRESETS))] = Field(
         default=None, description="A model shape by name. Keys beside it override single sizes."
@@ -68,6 +87,29 @@ class ModelSection(Section):
         description="Share of elements dropped after the embedding, after attention and after feed-forward, in "
         "training only. Default: none, as in pre-training on fresh data. What is dropped is the same on any mesh.",
     )
+    factory: Annotated[str | None, or_null(text("package.module:function", FUNCTION))] = Field(
+        default=None,
+        description="A function of your own that returns a torch.nn.Module from tokens (batch, positions) to logits "
+        "(batch, positions, vocab); imported from launch.workdir or from what is installed. Beside it: args, vocab.",
+    )
+    args: Annotated[dict[str, Any], arguments()] = Field(
+        default_factory=dict,
+        description="Keyword arguments of the factory: numbers, true, false, null, text, lists and mappings.",
+    )
+    hf: Annotated[str | None, or_null(text("a path"))] = Field(
+        default=None,
+        description="A folder with a config.json of transformers, and its safetensors where training starts from "
+        "weights; relative to launch.workdir. No code is taken from it.",
+    )
+    frozen: tuple[Pattern, ...] = Field(
+        default=(),
+        description="Parameters that are not trained, by name: patterns in which * stands for anything, dots too.",
+    )
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What is said of a Llama's shape, but for its vocabulary; None: nothing."""
+        return self.model_dump(include=SIZES)
 
 
 class DataSection(Section):
@@ -136,6 +178,25 @@ class ScheduleSection(Section):
     )
 
 
+class GroupSection(Section):
+    """Parameters that are updated in another way; at least one of lr, lr_scale and weight_decay."""
+
+    match: tuple[Pattern, ...] = Field(
+        description="Patterns of parameter names in which * stands for anything, dots too."
+    )
+    lr: PositiveOrNull = Field(
+        default=None,
+        description="Their largest learning rate; the schedule, min_lr too, is scaled by lr / optimizer.lr.",
+    )
+    lr_scale: PositiveOrNull = Field(
+        default=None, description="The same as a factor of optimizer.lr. Default: 1."
+    )
+    weight_decay: Annotated[float | None, or_null(number(least=0))] = Field(
+        default=None,
+        description="Their weight decay, of norms and biases too. Default: optimizer.weight_decay, but none for those.",
+    )
+
+
 class OptimizerSection(Section):
     """How parameters are updated."""
 
@@ -152,11 +213,17 @@ class OptimizerSection(Section):
         default=1e-8, description="Added to the root of the second moment."
     )
     weight_decay: Annotated[float, number(least=0)] = Field(
-        default=0.1, description="Decoupled weight decay. The default is the usual one for language models."
+        default=0.1,
+        description="Decoupled weight decay of matrices and embeddings; norms and biases have none. The default is the "
+        "usual one for language models.",
     )
     schedule: ScheduleSection = Field(
         default_factory=ScheduleSection,
         description="Learning rate over steps: warm-up, then a decay by name.",
+    )
+    groups: tuple[GroupSection, ...] = Field(
+        default=(),
+        description="Exceptions for some parameters. Of the groups that match a parameter, the first counts.",
     )
 
 

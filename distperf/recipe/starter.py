@@ -7,7 +7,9 @@ name: my-run                    # the beginning of the run's id
 model:
   preset: llama-12m             # llama-1m, -3m, -12m, -28m, -110m, -350m, -1b, -3b, -8b, -13b, -34b, -70b
   # layers: 8                   # a key beside the preset overrides that one size. Without a preset:
-  # family: llama               # layers, hidden, heads and ffn are wanted too
+  # family: llama               # layers, hidden, heads and ffn are wanted too. Or, in place of all this:
+  # factory: my_models:build    # a function of your own (args: {...}, vocab: N), or
+  # hf: path/to/folder          # a folder with a config.json of transformers
 
 data:
   text: ["corpus/*.txt"]        # exactly one of text (patterns), tokens (folders of shards) and synthetic: true
@@ -33,6 +35,7 @@ optimizer:
     warmup_steps: 20
     decay_steps: auto
     min_lr: 0
+  groups: []                    # exceptions: [{match: ["embed_tokens.*"], lr_scale: 0.1, weight_decay: 0}]
 
 precision: bf16                 # or fp32
 

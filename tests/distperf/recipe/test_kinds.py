@@ -132,3 +132,22 @@ def test_pairs(value: object):
     with pytest.raises(ValueError, match="takes"):
         kinds.pair(FLOAT).read(value)
     assert kinds.pair(FLOAT).read((Plain("1"), Plain("2"))) == (1.0, 2.0)
+
+
+def test_arguments_are_what_they_look_like():
+    """What stands without quotes as a number, true, false or null is that, at any depth; the rest is text."""
+    found = kinds.arguments().read(
+        {
+            "depth": Plain("2"),
+            "rate": Plain("1e-4"),
+            "name": Plain("010"),
+            "said": "3",
+            "flags": (Plain("true"), Plain("~"), {"a": Plain("-0.5"), "b": Plain("yes")}),
+        }
+    )
+    flags = [True, None, {"a": -0.5, "b": "yes"}]
+    assert found == {"depth": 2, "rate": 1e-4, "name": "010", "said": "3", "flags": flags}
+    assert type(found["name"]) is str
+    assert kinds.arguments().read(Plain("~")) == {}
+    with pytest.raises(ValueError, match="1e999; it takes finite numbers"):
+        kinds.arguments().read({"a": Plain("1e999")})

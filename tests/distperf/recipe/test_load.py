@@ -96,7 +96,7 @@ launch: {env: {RANK: 1, 2x: y, Z: [1]}, lease_s: 5}
         "r.yaml:8:12: precision is fp64; it takes fp32 or bf16",
         "r.yaml:9:1: duplicate key precision, first at r.yaml:8:1",
         "r.yaml:10:13: unknown key optimizer.lora_r; allowed in optimizer: "
-        "name, lr, betas, eps, weight_decay, schedule",
+        "name, lr, betas, eps, weight_decay, schedule, groups",
         "r.yaml:10:43: optimizer.schedule.min_lr is 1, above optimizer.lr, 0.0003",
         "r.yaml:11:16: a name in launch.env is RANK, which the launcher sets itself; take it out",
         "r.yaml:11:25: a name in launch.env is '2x'; it takes a variable's name: letters, digits and _, no digit first",
@@ -291,6 +291,11 @@ def test_a_script_beside_training_keys_is_refused(problems):
         SMALL,
         SMALL + "launch: {env: {A: 'null', B: '', C: 010, D: \"\\u2028 \\x85 \\t\", E: ' x '}}\n",
         SMALL + "train: {steps: 3, global_batch: 1, grad_clip: null}\n",
+        SMALL.replace(
+            "preset: llama-1m",
+            "factory: 'm:f', vocab: 900, args: {a: '1', b: 1e-4, c: [~, 'null', {d: true}]}",
+        ),
+        SMALL + "optimizer: {groups: [{match: ['*'], lr: 1e-4}, {match: [a, b], weight_decay: 0}]}\n",
         'script: {path: a.py, args: [1, \'~\', ~, --x, "\\udcff", "\\U0001f600"]}\n',
     ],
 )

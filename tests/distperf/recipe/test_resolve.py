@@ -4,7 +4,7 @@ import pytest
 
 from distperf.errors import BatchError, MeshError, RecipeError
 from distperf.recipe.resolve import resolve
-from distperf.recipe.runspec import RunSpec, from_json, to_json
+from distperf.recipe.runspec import FactorySpec, GroupSpec, HfSpec, RunSpec, from_json, to_json
 from distperf.recipe.schema import Recipe
 
 TEXT = """\
@@ -143,3 +143,27 @@ def test_a_pipeline_that_could_not_run_is_refused(load, sets, text):
     """Before anything starts, with the place of the key and what would fit."""
     with pytest.raises(RecipeError, match=text):
         run(load(TEXT, *sets))
+
+
+def test_models_of_ones_own(load):
+    """A function's arguments and a folder survive their JSON, each as what it is."""
+    text = TEXT.replace("{preset: llama-1m}", "{factory: 'm.n:f', vocab: 300, args: {a: 1, b: [x, 2.5]}}")
+    spec = run(load(text))
+    assert spec.model == FactorySpec("factory", "m.n:f", {"a": 1, "b": ["x", 2.5]}, 300)
+    assert from_json(RunSpec, to_json(spec)) == spec
+    text = TEXT.replace("preset: llama-1m", "hf: folder, frozen: ['*.bias']")
+    spec = run(load(text, "data.tokenizer=byte"))
+    assert (spec.model, spec.frozen) == (HfSpec("hf", "folder"), ("*.bias",))
+    assert from_json(RunSpec, to_json(spec)) == spec
+
+
+def test_groups_of_parameters(load):
+    """A learning rate becomes a factor of optimizer.lr; weight decay is said or left to the rule."""
+    groups = "[{match: [a, b], lr: 1e-4}, {match: ['*'], lr_scale: 2, weight_decay: 0}, {match: [c], weight_decay: 1}]"
+    spec = run(load(TEXT, f"optimizer={{lr: 4e-4, groups: {groups}}}"))
+    assert spec.optimizer.groups == (
+        GroupSpec(("a", "b"), 0.25, None),
+        GroupSpec(("*",), 2.0, 0.0),
+        GroupSpec(("c",), 1.0, 1.0),
+    )
+    assert from_json(RunSpec, to_json(spec)) == spec

@@ -13,6 +13,18 @@ train: {steps: 100, global_batch: 32}
     ("model", "place", "words"),
     [
         ("{}", "1:1", "takes a preset, or family"),
+        ("{args: {a: 1}}", "1:15", "model.args are the arguments of model.factory, which is not given"),
+        ("{factory: build, vocab: 300}", "1:18", "it takes package.module:function"),
+        ("{factory: 'a.b:build'}", "1:1", "missing key model.vocab"),
+        (
+            "{factory: 'a.b:build', vocab: 300, layers: 2}",
+            "1:51",
+            "model.layers cannot stand beside model.factory",
+        ),
+        ("{factory: 'a:b', vocab: 300, args: [1]}", "1:43", "it takes a mapping of argument names to values"),
+        ("{factory: 'a:b', vocab: 300, args: {a-b: 1}}", "1:43", "'a-b', which is no name of an argument"),
+        ("{factory: 'a:b', vocab: 300, hf: c}", "1:41", "model.hf cannot stand beside model.factory"),
+        ("{preset: llama-1m, frozen: norm}", "1:35", "it takes a list: [norm]"),
         ("{layers: 2}", "1:1", "takes a preset, or family"),
         ("{family: llama, layers: 2}", "1:1", "missing key model.hidden, model.heads, model.ffn"),
         ("{family: llama, layers: 2, hidden: 60, heads: 8, ffn: 9}", "1:54", "must divide model.hidden, 60"),
@@ -114,6 +126,19 @@ def test_layers_that_ranks_cannot_share(problems, parallel, words):
             "50 of warm-up and 51 of decay are more than",
         ),
         ("{schedule: {name: constant, decay_steps: 5}}", "the schedule is constant"),
+        ("{groups: [{match: [], lr: 1}]}", "4:30: optimizer.groups[0].match is an empty list"),
+        ("{groups: [{match: [a]}]}", "4:22: optimizer.groups[0] changes nothing"),
+        (
+            "{groups: [{match: [a], lr: 1, lr_scale: 2}]}",
+            "optimizer.groups[0] takes lr or lr_scale, not both",
+        ),
+        ("{groups: [{lr: 1}]}", "missing key optimizer.groups[0].match"),
+        (
+            "{groups: [{match: [a], lr: 1, wd: 1}]}",
+            "unknown key optimizer.groups.wd; did you mean optimizer.weight_decay?",
+        ),
+        ("{groups: {match: [a]}}", "optimizer.groups is a mapping; it takes a list"),
+        ("{groups: [a]}", "optimizer.groups[0] is a; it takes a mapping"),
         ("{lr: 1e-5, schedule: {min_lr: 1e-4}}", "min_lr is 0.0001, above optimizer.lr, 1e-05"),
         (
             "{betas: [0.9]}",
@@ -209,3 +234,21 @@ def test_keys_of_a_pipeline_that_is_not_there(problems, load):
     assert lines[0].startswith("r.yaml:4:25: parallel.pp_schedule is about a pipeline, but parallel.pp is 1")
     assert lines[1].startswith("r.yaml:4:41: parallel.pp_layers is about a pipeline, but parallel.pp is 1")
     assert load(BASE + "parallel: {pp: 1, pp_schedule: 1f1b, pp_layers: auto}\n").parallel.pp == 1
+
+
+@pytest.mark.parametrize("axis", ["pp", "tp", "cp"])
+@pytest.mark.parametrize("model", ["{factory: 'm:f', vocab: 300}", "{hf: folder}"])
+def test_what_needs_to_know_the_inside_is_refused_on_models_of_ones_own(problems, model, axis):
+    """Axes that divide layers, weights or positions are refused before anything starts, at the axis."""
+    text = BASE.replace("{preset: llama-1m}", model).replace("[a.txt]", "[a.txt], tokenizer: byte")
+    (line,) = problems(text + f"parallel: {{{axis}: 2}}\n")
+    assert line.startswith(f"r.yaml:4:16: parallel.{axis} is 2, but what model.")
+
+
+def test_the_tokenizer_of_a_folder_must_be_said(problems, load):
+    """A trained model must not be fed bytes because nobody named its tokenizer."""
+    text = BASE.replace("preset: llama-1m", "hf: folder")
+    (line,) = problems(text)
+    assert line == "r.yaml:2:1: missing key data.tokenizer (beside model.hf: folder/tokenizer.json, or byte)"
+    recipe = load(text, "data.tokenizer=folder/tokenizer.json")
+    assert (recipe.model.hf, recipe.model.vocab) == ("folder", None)
