@@ -70,6 +70,7 @@ def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
     load(found, trainer.engine.state())
     trainer.engine.loaded()
     trainer.engine.optimizer_step = found.manifest.optimizer_step
+    trainer.set_loss_scale(found.manifest.loss_scale)
     progress.tokens_seen = found.manifest.tokens
     step, path = found.manifest.step, str(found.path)
     progress.event("resume", f"resumed after step {step} from {path}", step=step, path=path)
@@ -107,6 +108,7 @@ def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progre
         trainer.engine.state(),
         optimizer_step=trainer.engine.optimizer_step,
         tokens=progress.tokens_seen,
+        loss_scale=trainer.loss_scale,
     )
     what = (
         f"saved {saved.size_bytes:,} bytes in {saved.seconds:.1f} s" if saved.written else "was there already"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -62,6 +63,16 @@ class Trainer:
         self._grad_clip = grad_clip
         self._counts = counts
 
+    @property
+    def loss_scale(self) -> dict[str, Any] | None:
+        """What a checkpoint keeps of loss scaling."""
+        return None if self.scaled is None else asdict(self.scaled.scale)
+
+    def set_loss_scale(self, kept: dict[str, Any] | None) -> None:
+        """Go on with what a checkpoint kept; from the start where it kept none, as that of a run in bf16."""
+        if self.scaled is not None and kept is not None:
+            self.scaled = replace(self.scaled, scale=LossScale(**kept))
+
     def step(self, step: int) -> StepResult:
         """Train on the global batch of `step`, which counts from 1.
 
@@ -91,7 +102,7 @@ class Trainer:
             clip = clip_factor(torch.tensor(norm * norm, dtype=torch.float64), self._grad_clip)
             self.engine.step(lr, grad_scale=float(clip) / tokens / factor)
         if self.scaled is not None:
-            self.scaled = Scaled(self.scaled.scale.after(skipped), self.scaled.tokens)
+            self.scaled = replace(self.scaled, scale=self.scaled.scale.after(skipped))
         return StepResult(loss, norm, lr, int(tokens), scale, skipped)
 
     def _refuse_or_skip(self, step: int, loss: float, norm: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from distperf.recipe.estimate import StateBytes, known_parameters, model_state
-from distperf.recipe.runspec import ModelSpec
+from distperf.recipe.estimate import StateBytes, known_parameters
+from distperf.recipe.holdings import largest_state
 from launcher import stall, words
 from launcher.checks import candidates
 from launcher.launch import make_transport, needs
@@ -128,12 +128,7 @@ def _state_text(per_rank: dict[str, Any]) -> str:
 
 
 def _state(planned: Planned) -> StateBytes | None:
-    spec = planned.spec
-    if spec is None or not isinstance(spec.model, ModelSpec):
-        return None
-    return model_state(
-        spec.model, spec.precision, spec.parallel.zero, spec.parallel.dp_shard, spec.train.accumulation
-    )
+    return None if planned.spec is None else largest_state(planned.spec)
 
 
 def _nodes(planned: Planned) -> list[dict[str, Any]]:

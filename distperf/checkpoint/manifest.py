@@ -51,6 +51,7 @@ class Manifest(Origin):
     step: int
     optimizer_step: int
     tokens: int  # valid targets trained on so far
+    loss_scale: dict[str, Any] | None  # of fp16: the next step's LossScale
     files: dict[str, int]
     created: str  # UTC, ISO 8601
     distperf: str

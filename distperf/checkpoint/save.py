@@ -61,7 +61,15 @@ class CheckpointWriter:
         self._origin = origin
         self._keep = keep
 
-    def save(self, step: int, state: shards.State, *, optimizer_step: int, tokens: int) -> Saved:
+    def save(
+        self,
+        step: int,
+        state: shards.State,
+        *,
+        optimizer_step: int,
+        tokens: int,
+        loss_scale: dict[str, Any] | None = None,
+    ) -> Saved:
         """Write the checkpoint after `step`. Collective: every rank calls it with its own pieces.
 
         A complete one that an earlier attempt of this run wrote for this step is kept as it is (same run and
@@ -71,17 +79,25 @@ class CheckpointWriter:
             CheckpointError: on every rank, when it failed on any, or a later attempt of this run has begun. Older
                 checkpoints are untouched.
 
-        Cost: no tensor bytes are sent; three JSON exchanges, the second about 200 bytes a piece.
+        Cost: no tensor bytes are sent; four JSON exchanges, the third about 200 bytes a piece.
         """
         began = time.monotonic()
         rank, final = dist.get_rank(), self._folder / step_name(step)
         partial = self._folder / hidden_name(step, "partial", self._origin.attempt, self._origin.run_id)
-        wanted = agreed(f"cannot save {final}", lambda: rank == 0 and self._prepare(final, partial, state))[0]
+        needed = sum(agreed(f"cannot save {final}", lambda: shards.saved_bytes(state)))
+        wanted = agreed(f"cannot save {final}", lambda: rank == 0 and self._prepare(final, partial, needed))[
+            0
+        ]
         size = 0
         if wanted:
             try:
                 described = agreed(f"cannot save {final}", lambda: shards.write_shard(partial, rank, state))
-                progress = {"step": step, "optimizer_step": optimizer_step, "tokens": tokens}
+                progress = {
+                    "step": step,
+                    "optimizer_step": optimizer_step,
+                    "tokens": tokens,
+                    "loss_scale": loss_scale,
+                }
                 size = agreed(
                     f"cannot save {final}",
                     lambda: self._commit(partial, final, described, progress) if rank == 0 else 0,
@@ -92,13 +108,13 @@ class CheckpointWriter:
                 raise
         return Saved(final, step, bool(wanted), size, time.monotonic() - began)
 
-    def _prepare(self, final: Path, partial: Path, state: shards.State) -> bool:
+    def _prepare(self, final: Path, partial: Path, needed: int) -> bool:
         """Make the hidden folder. False when a complete checkpoint is there already."""
         self._refuse_if_late()
         if final.exists() and inspect(final).complete:
             return False
         self._folder.mkdir(parents=True, exist_ok=True)
-        needed, free = shards.total_bytes(state), shutil.disk_usage(self._folder).free
+        free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise CheckpointError(f"it needs {needed:,} bytes and {self._folder} has {free:,} free")
         partial.mkdir()

@@ -8,7 +8,6 @@ makes DCP's metadata from these descriptions. What lies on disk is a plain DCP c
 from __future__ import annotations
 
 import enum
-import math
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,14 +42,14 @@ State = Mapping[str, OwnedTensor]
 Described = dict[str, Any]  # one piece as JSON: fqn, shape, dtype, offsets, sizes, and file, offset, length
 
 
-def total_bytes(state: State) -> int:
-    """Bytes of the whole tensors, all ranks' pieces together."""
-    return sum(math.prod(owned.shape) * owned.dtype.itemsize for owned in state.values())
+def saved_bytes(state: State) -> int:
+    """Bytes of the pieces that this rank saves."""
+    return sum(tensor.numel() * tensor.element_size() for _, tensor in _pieces(_saving(state)))
 
 
 def write_shard(folder: Path, rank: int, state: State) -> list[Described]:
-    """Write this rank's pieces into one file of `folder`, forced to disk, and describe them."""
-    pieces = dict(_pieces(state))
+    """Write the pieces that this rank saves into one file of `folder`, forced to disk, and describe them."""
+    pieces = dict(_pieces(_saving(state)))
     items = [
         WriteItem(index, WriteItemType.SHARD, tensor_data=_write_data(state[index.fqn], index, tensor))
         for index, tensor in pieces.items()
@@ -105,6 +104,11 @@ def _read_items(folder: Path, metadata: Metadata, fqn: str, owned: OwnedTensor) 
         if piece.tensor.numel()
     ]
     return create_read_items_for_chunk_list(fqn, saved, chunks)
+
+
+def _saving(state: State) -> State:
+    """Without what another rank saves, which has the same."""
+    return {fqn: owned for fqn, owned in state.items() if owned.saves}
 
 
 def _pieces(state: State) -> Iterator[tuple[MetadataIndex, Tensor]]:

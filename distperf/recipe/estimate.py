@@ -38,33 +38,58 @@ def layer_parameter_count(model: ModelSpec) -> int:
     return norms + attention + ffn
 
 
-def model_state(model: ModelSpec, precision: str, zero: int, shards: int, accumulation: int) -> StateBytes:
-    """State of one of `shards` ranks, with n parameters and N shards; parts round up to whole parameters.
+def model_state(
+    count: int,
+    precision: str,
+    zero: int,
+    shards: int,
+    accumulation: int,
+    *,
+    pipelined: bool = False,
+    reshards: bool = True,
+) -> StateBytes:
+    """State of one of `shards` ranks that hold n = `count` parameters; parts round up to whole parameters.
 
-    fp32    parameters 4n (/N from ZeRO-3), gradients 4n (/N from ZeRO-2), Adam's moments 8n (/N from ZeRO-1)
-    bf16    parameters 2n, gradients 2n (instead 4n, in fp32, where accumulated; /N from ZeRO-2), and fp32
-            master and moments 12n (/N from ZeRO-1)
-    bf16, ZeRO-3: as FSDP2 keeps it: fp32 shards of parameters 4n/N and gradients 4n/N, and moments 8n/N
+    fp32        parameters 4n (/N from ZeRO-3), gradients 4n (/N from ZeRO-2), Adam's moments 8n (/N from ZeRO-1)
+    bf16, fp16  parameters 2n, gradients 2n (instead 4n, in fp32, where accumulated; /N from ZeRO-2), and fp32 master
+                and moments 12n (/N from ZeRO-1)
+    these with ZeRO-3: as FSDP2 keeps it: fp32 shards of parameters 4n/N and gradients 4n/N, and moments 8n/N
+
+    ZeRO-3 without other shards runs as ZeRO-2, and ZeRO-2 in a pipeline as ZeRO-1. `reshards`: see
+    `distperf.recipe.schedules.reshards`; without, all gathered weights are there at once.
 
     Source: ZeRO (arXiv:1910.02054), section 5.
     """
-    count = parameter_count(model)
+    notes = []
+    if zero == 3 and shards == 1:
+        zero = 2
+    if zero == 2 and pipelined:
+        zero = 1
+        notes.append(
+            "ZeRO-2 in a pipeline keeps whole gradients, like ZeRO-1: backward passes of micro-batches interleave, so "
+            "gradients are complete only after the last"
+        )
 
     def part(bytes_each: int, divided: bool) -> int:
         return bytes_each * -(-count // (shards if divided else 1))
 
-    fsdp = precision == "bf16" and zero == 3
-    mixed = precision == "bf16" and not fsdp
-    gradient = 2 if mixed and accumulation == 1 else 4
-    notes: tuple[str, ...] = ()
-    if fsdp:
-        notes = (
-            "bf16 with ZeRO-3: FSDP2 keeps its shards of parameters and gradients in fp32 (4n/N each); that is the "
-            "master copy too, and bf16 copies exist only while a layer is gathered",
+    is_half = precision != "fp32"
+    mixed = is_half and zero < 3
+    gathered = 0
+    if is_half and zero == 3:
+        notes.append(
+            f"{precision} with ZeRO-3: FSDP2 keeps its shards of parameters and gradients in fp32 (4n/N each); that is "
+            f"the master copy too, and {precision} copies exist only while a layer is gathered"
+        )
+    if zero == 3 and not reshards:
+        gathered = (2 if is_half else 4) * count
+        notes.append(
+            f"this schedule splits the backward pass, so ZeRO-3 keeps gathered weights from forward to backward: "
+            f"{gathered:,} bytes more"
         )
     return StateBytes(
-        parameters_bytes=part(2 if mixed else 4, zero >= 3),
-        gradients_bytes=part(gradient, zero >= 2),
+        parameters_bytes=part(2 if mixed else 4, zero >= 3) + gathered,
+        gradients_bytes=part(2 if mixed and accumulation == 1 else 4, zero >= 2),
         optimizer_bytes=part(12 if mixed else 8, zero >= 1),
-        notes=notes,
+        notes=tuple(notes),
     )

@@ -44,6 +44,7 @@ def make_manifest(step: int, run_id: str, files: dict[str, int]) -> Manifest:
         step=step,
         optimizer_step=step,
         tokens=0,
+        loss_scale=None,
         files=files,
         created="2026-01-01T00:00:00+00:00",
         distperf="0",

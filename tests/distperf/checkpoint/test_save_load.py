@@ -25,7 +25,7 @@ from distperf.checkpoint.manifest import Origin, list_checkpoints
 from distperf.checkpoint.save import CheckpointWriter, Saved
 from distperf.checkpoint.shards import _MetadataUnpickler
 from distperf.errors import CheckpointError
-from distperf.parallel.pieces import OwnedTensor, pieces_of
+from distperf.parallel.pieces import OwnedTensor, Piece, pieces_of
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,8 @@ def test_a_full_disk_fails_on_all_ranks_with_a_plain_message_g13(saved):
 
 def test_a_disk_that_is_too_small_is_found_before_writing_g13(tmp_path, alone):
     """G13: the estimate is compared with what the volume of checkpoint.dir has free."""
-    huge = {"model.huge": OwnedTensor((2**50,), torch.float32, ())}
+    piece = Piece((0,), torch.empty(2**50, device="meta"))
+    huge = {"model.huge": OwnedTensor((2**50,), torch.float32, (piece,))}
     with pytest.raises(CheckpointError, match=r"needs 4,503,599,627,370,496 bytes and .* free"):
         CheckpointWriter(str(tmp_path), ORIGIN, 0).save(1, huge, optimizer_step=1, tokens=0)
     assert list(tmp_path.iterdir()) == []

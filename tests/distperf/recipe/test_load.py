@@ -93,7 +93,7 @@ launch: {env: {RANK: 1, 2x: y, Z: [1]}, lease_s: 5}
         "r.yaml:5:3: unknown key train.stpes; did you mean train.steps?",
         "r.yaml:6:17: train.global_batch is many; it takes a whole number of at least 1",
         "r.yaml:7:3: unknown key train.num-epochs; did you mean train.steps?",
-        "r.yaml:8:12: precision is fp64; it takes fp32 or bf16",
+        "r.yaml:8:12: precision is fp64; it takes fp32, bf16 or fp16",
         "r.yaml:9:1: duplicate key precision, first at r.yaml:8:1",
         "r.yaml:10:13: unknown key optimizer.lora_r; allowed in optimizer: "
         "name, lr, betas, eps, weight_decay, schedule, groups",
