@@ -110,6 +110,28 @@ def place(hosts: tuple[Host, ...], coordinates: Any) -> Placement:
     return Placement(tuple(nodes))
 
 
+INSIDE_A_HOST = ("tp", "cp")  # axes that communicate in every layer
+
+
+def split_axes(placement: Placement) -> list[str]:
+    """Warnings of axes that communicate in every layer and yet have ranks of one group on several hosts."""
+    warnings = []
+    for axis in INSIDE_A_HOST:
+        groups: dict[tuple[int, ...], list[PlacedRank]] = {}
+        for rank in placement.ranks:
+            others = tuple(place for name, place in rank.coordinates.items() if name != axis)
+            groups.setdefault(others, []).append(rank)
+        split = [ranks for ranks in groups.values() if len({rank.node_rank for rank in ranks}) > 1]
+        if split:
+            ranks, hosts = split[0], list(dict.fromkeys(rank.host for rank in split[0]))
+            warnings.append(
+                f"parallel.{axis} is {len(ranks)}: {len(split)} of {len(groups)} groups lie on several hosts (ranks "
+                f"{', '.join(str(rank.rank) for rank in ranks)} on {', '.join(hosts)}) and send in every layer over "
+                f"the network; give each host slots in multiples of tp x cp"
+            )
+    return warnings
+
+
 def planned_ranks(placement: Placement) -> list[dict[str, Any]]:
     """The ranks as the journal has them: where each is, but for its slot."""
     return [

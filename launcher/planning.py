@@ -25,7 +25,16 @@ from launcher import filters, words
 from launcher.agent.facts import count_devices
 from launcher.errors import PlacementError, UsageError
 from launcher.hostfile import Host, load_hostfile, local_hostfile
-from launcher.plan import TRAINING, Placement, Program, fill_slots, first_slots, label, place
+from launcher.plan import (
+    TRAINING,
+    Placement,
+    Program,
+    fill_slots,
+    first_slots,
+    label,
+    place,
+    split_axes,
+)
 from launcher.rundir import RunDir, find_run, new_run_id
 
 
@@ -94,10 +103,10 @@ class Planned:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Of the files that were read, and of spares that can take nobody's place."""
+        """Of the files that were read, of axes that hosts cut, and of spares that can take nobody's place."""
         useless = [spare for spare, fits in self.spares.items() if not fits]
         text = "spare {} has fewer slots than any node, and can take the place of none"
-        return (*self.parsed.warnings, *map(text.format, useless))
+        return (*self.parsed.warnings, *split_axes(self.placement), *map(text.format, useless))
 
 
 def parse(request: Request) -> Parsed:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distperf.recipe.mesh import fit_mesh
 from launcher.errors import PlacementError
 from launcher.hostfile import Host
 from launcher.plan import (
@@ -17,6 +18,7 @@ from launcher.plan import (
     node_token,
     orders,
     place,
+    split_axes,
 )
 
 PROGRAM = Program(("train.py",), "run-1", "token", "/work", {"A": "1", "KEY": "secret"})
@@ -180,3 +182,13 @@ def test_nproc_beside_slots_is_refused():
     """Two numbers for one thing: the text names both."""
     with pytest.raises(PlacementError, match=r"nproc=2.*h0"):
         fill_slots((host("h0", 4), host("h1", None)), 2, {})
+
+
+def test_an_axis_that_hosts_cut_is_told():
+    """tp inside hosts says nothing; with three slots a host, the group that lies on two is named."""
+    mesh = fit_mesh(6, tp=2)
+    even = (Host("a", slots=(0, 1, 2, 3)), Host("b", slots=(0, 1)))
+    assert split_axes(place(even, mesh.coordinates)) == []
+    odd = (Host("a", slots=(0, 1, 2)), Host("b", slots=(0, 1, 2)))
+    (warning,) = split_axes(place(odd, mesh.coordinates))
+    assert "parallel.tp is 2: 1 of 3 groups lie on several hosts (ranks 2, 3 on a, b)" in warning

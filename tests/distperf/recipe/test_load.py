@@ -249,7 +249,7 @@ def test_sets_go_on_top(load):
         ("train={steps: 1, steps: 2}", "duplicate key steps"),
         ("train.steps=!!int 3", "tag"),
         ("launch.env.A=#1", "reads as nothing in YAML"),
-        ("precision.x=1", "precision is a mapping; it takes fp32 or bf16"),
+        ("precision.x=1", "precision is a mapping; it takes fp32, bf16 or fp16"),
         ("train.steps.x=1", "train.steps is a mapping"),
         ("train=3", "train is 3; it takes a mapping"),
         ("model.heads=3", "model.heads is 3; it must divide model.hidden, 128"),
