@@ -12,7 +12,7 @@ from distperf.model.factory import made_by_factory
 from distperf.model.flops import flops_per_token
 from distperf.model.init import Fill, fill_for
 from distperf.model.llama import build_model, shared_by_stages, tensor_plan
-from distperf.model.tensor_plan import TensorPlan
+from distperf.model.tensor_plan import TensorPlan, declared_plan
 from distperf.optim.groups import matches, nearest_names
 from distperf.recipe.runspec import FactorySpec, ModelFamily, ModelSpec
 from distperf.recipe.stages import Stage
@@ -57,7 +57,7 @@ def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) ->
 def _family(model: ModelFamily, seed: int) -> Blueprint:
     if isinstance(model, FactorySpec):
         module, fill = made_by_factory(model, seed)
-        return Blueprint(build=lambda: module, fill=fill, vocab=model.vocab)
+        return Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
     assert isinstance(model, ModelSpec), "the only family so far"
     return Blueprint(
         build=lambda: build_model(model),

@@ -20,6 +20,9 @@ IGNORE = -100  # a target without loss (torch's own default for ignore_index)
 
 # Rows of logits that exist in fp32 at a time. With V = 8192 and 1024 rows of bf16 logits, head and loss
 # peaked at 67 MiB against 109 MiB for F.cross_entropy(logits.float()), at the same speed (one CPU thread).
+#
+# Of two ranks with 2048 rows and 16000 bf16 columns each, this took 0.15 s and 172 MiB above the logits, of which 62
+# are their gradient; torch's loss_parallel, which has no chunks, 1.0 s and 500 MiB (fp32: 0.2 s, 219 MiB; 0.7 s, 500).
 ROWS = 256
 
 

@@ -29,6 +29,7 @@ from distperf.parallel.context import divide_rows
 from distperf.recipe.tensor_rules import indivisible
 
 POSITIONS = Shard(1)  # of activations (B, S, ...)
+HEADS = Shard(2)  # of (B, S, H, K)
 FEATURES = Shard(-1)
 
 
@@ -50,6 +51,7 @@ def layouts(stream: Placement) -> dict[Style, Layout]:
     return {
         "embedding": Layout(nn.Embedding, Shard(0), whole, whole, stream),
         "norm": Layout(nn.Module, whole, whole, stream, whole, gives_plain=False),
+        "head_norm": Layout(nn.Module, whole, whole, HEADS, HEADS),
         "colwise": Layout(nn.Linear, Shard(0), Shard(0), whole, FEATURES),
         "rowwise": Layout(nn.Linear, Shard(1), whole, FEATURES, stream),
         "head": Layout(nn.Linear, Shard(0), Shard(0), whole, FEATURES, gives_plain=False),
