@@ -5,33 +5,28 @@ from __future__ import annotations
 import dataclasses
 import os
 from dataclasses import dataclass
-from datetime import timedelta
 
 import torch
-from torch._C._distributed_c10d import Store
 
 from distperf.assembly import Assembly, OwnRows, assemble
 from distperf.checkpoint.manifest import Origin
-from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV, reporter
+from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV
 from distperf.data.loader import Loader
-from distperf.data.store import SampleStore, open_store
-from distperf.errors import DataError, DistperfError, MeshError
+from distperf.data.store import SampleStore
+from distperf.errors import DistperfError, MeshError
 from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
 from distperf.model.blueprint import Blueprint, blueprint_of
 from distperf.model.loss import loss_sum
 from distperf.optim.schedules import lr_at
 from distperf.parallel.engine import Engine, build_engine
-from distperf.parallel.mesh import Mesh, make_mesh
+from distperf.parallel.mesh import Mesh
 from distperf.passes import Serial
 from distperf.precision.scaling import LossScale
-from distperf.process_group import Ranks, exchange
-from distperf.recipe.runspec import DataSpec, OptimizerSpec, RunSpec, from_json
+from distperf.process_group import Ranks
+from distperf.recipe.runspec import OptimizerSpec, RunSpec, from_json
 from distperf.recipe.schedules import SCHEDULES
 from distperf.trainer import Scaled, Trainer
-
-# Tokenising a large corpus for the first time takes hours, and the other ranks wait for it.
-DATA_TIMEOUT = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
@@ -81,17 +76,14 @@ class Orders:
 
 
 def build_trainer(
-    spec: RunSpec, blueprint: Blueprint, ranks: Ranks, device: torch.device, store: Store
+    spec: RunSpec, blueprint: Blueprint, samples: SampleStore, mesh: Mesh, device: torch.device
 ) -> Trainer:
-    """Data, model and engine of this rank, and the trainer that holds them. Collective.
+    """Model and engine of this rank, and the trainer that holds them. Collective.
 
     Raises:
-        DataError: the data cannot be used, or nodes have different data.
+        DistperfError: the model cannot be divided as the recipe asks.
+        DataError: there is too little data.
     """
-    reporter().send("phase", phase="data")
-    samples = open_data(spec.data, blueprint.vocab, ranks, store)
-    reporter().send("phase", phase="build")
-    mesh = make_mesh(spec.parallel.mesh, device)
     assembly = assemble(spec, blueprint, mesh, device)
     engine = _build_engine(spec, blueprint, assembly, mesh, device)
     loader = Loader(spec.data, samples, spec.train, _data_rank(mesh), mesh.shape.data_parallel_size)
@@ -122,47 +114,6 @@ def build_workload(spec: RunSpec, blueprint: Blueprint, device: torch.device) ->
         world_size=spec.world_size,
         peak_flops_per_s=peak_flops_per_s(name, spec.precision),
     )
-
-
-def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> SampleStore:
-    """Samples of the run. Each node's first rank prepares them, the others wait; then hashes are compared.
-
-    Raises:
-        DataError: on every rank when it failed on any node; or naming the ranks whose data differs.
-    """
-    problem = _prepare(data, vocab) if ranks.local_rank == 0 else ""
-    _wait_for_nodes(store, ranks)
-    problems = sorted(set(exchange(problem)) - {""})
-    if problems:
-        raise DataError("\n".join(problems))
-    samples = open_store(data, vocab)
-    _refuse_different(exchange(samples.content_hash))
-    return samples
-
-
-def _prepare(data: DataSpec, vocab: int) -> str:
-    """Make the node's cache; returns what went wrong, for all ranks to hear."""
-    try:
-        open_store(data, vocab)
-    except DataError as error:
-        return str(error)
-    return ""
-
-
-def _wait_for_nodes(store: Store, ranks: Ranks) -> None:
-    """Until each node's first rank is here. A collective would give up before a large corpus is tokenised."""
-    if ranks.local_rank == 0:
-        store.set(f"distperf/data/{ranks.node_rank}", "tried")
-    store.wait([f"distperf/data/{node}" for node in range(ranks.num_nodes)], DATA_TIMEOUT)
-
-
-def _refuse_different(hashes: list[str]) -> None:
-    odd = [rank for rank, found in enumerate(hashes) if found != hashes[0]]
-    if odd:
-        raise DataError(
-            f"ranks have different data: rank 0 {hashes[0]}, rank {odd[0]} (and {len(odd) - 1} more) "
-            f"{hashes[odd[0]]}. Give every node the same files, or name a folder that all of them see"
-        )
 
 
 def _build_engine(

@@ -14,9 +14,11 @@ from distperf.build import Orders, build_trainer, build_workload
 from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.save import CheckpointWriter
 from distperf.contract import EXIT_FAILED, EXIT_OK, RESUME_ENV, reporter
+from distperf.data.together import open_data
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress, Workload
 from distperf.measure.recorder import answer_requests
+from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
 from distperf.recipe.runspec import CheckpointSpec, RunSpec
@@ -54,9 +56,13 @@ def run() -> None:
 
 def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> tuple[Trainer, Workload]:
     """Trainer and workload. The blueprint, which may hold a whole copy of the initial values, is let go of here."""
-    blueprint = orders.blueprint()
-    workload = build_workload(orders.spec, blueprint, device)
-    return build_trainer(orders.spec, blueprint, ranks, device, store), workload
+    spec, blueprint = orders.spec, orders.blueprint()
+    workload = build_workload(spec, blueprint, device)
+    reporter().send("phase", phase="data")
+    samples = open_data(spec.data, blueprint.vocab, ranks, store)
+    reporter().send("phase", phase="build")
+    mesh = make_mesh(spec.parallel.mesh, device)
+    return build_trainer(spec, blueprint, samples, mesh, device), workload
 
 
 def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:

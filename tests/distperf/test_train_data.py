@@ -12,7 +12,7 @@ from ranks import run_ranks
 from torch.distributed.distributed_c10d import _get_default_store
 from train_program import TINY, make_spec, training
 
-from distperf.build import open_data
+from distperf.data.together import open_data
 from distperf.errors import DataError
 from distperf.process_group import Ranks
 from distperf.recipe.runspec import DataSpec
