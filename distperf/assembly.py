@@ -11,8 +11,10 @@ from distperf.data.loader import Loader
 from distperf.errors import DistperfError
 from distperf.model.blueprint import Blueprint
 from distperf.model.dropout import Draws, attach_draws
+from distperf.parallel.compiled import compile_blocks
 from distperf.parallel.context import apply_context_parallel, context_slice
 from distperf.parallel.mesh import Mesh
+from distperf.parallel.recompute import apply_recompute
 from distperf.parallel.tensor import apply_tensor_parallel
 from distperf.recipe.runspec import RunSpec
 from distperf.recipe.schedules import stages_of
@@ -32,7 +34,7 @@ class Assembly:
 
 
 def assemble(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch.device) -> Assembly:
-    """Build the model, cut it into stages, divide sequences, then layers.
+    """Build the model, cut it into stages, divide sequences, then layers; recompute what the recipe says, compile.
 
     Raises:
         DistperfError: the model cannot be divided in a way that the recipe asks for.
@@ -51,6 +53,9 @@ def assemble(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch.devi
                 )
             apply_tensor_parallel(part, tensor, blueprint.tensor_plan)
         attach_draws(part, draws)
+        apply_recompute(part, spec.activation_checkpoint, draws)
+        if spec.train.compile:
+            compile_blocks(part, device)
     return Assembly(parts, own, draws)
 
 

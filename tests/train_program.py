@@ -57,12 +57,13 @@ def make_spec(
         model=TINY,
         frozen=(),
         data=DataSpec((), (), True, "byte", 16, "predict"),
-        train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0),
+        train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False),
         optimizer=OptimizerSpec(
             "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0), ()
         ),
         precision="fp32",
         parallel=ParallelSpec(zero, **mesh.sizes(), cp_method="ulysses", pp_schedule="1f1b", pp_layers=()),
+        activation_checkpoint="none",
         checkpoint=checkpoint,
         reasons={},
     )

@@ -66,10 +66,12 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
             batch.accumulation,
             train.seed,
             train.grad_clip,
+            train.compile,
         ),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
+        activation_checkpoint=recipe.activation_checkpoint,
         checkpoint=CheckpointSpec(
             checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir
         ),

@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from distperf.recipe.context_rules import context_problem
 from distperf.recipe.launching import LaunchSection
 from distperf.recipe.presets import complete_shape
+from distperf.recipe.schedules import SCHEDULES
 from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import DataSection, ModelSection, OptimizerSection, ParallelSection
 from distperf.recipe.tensor_rules import indivisible, llama_units
 from distperf.recipe.vocab import BYTE_VOCAB
 
-TRAINING_KEYS = ("model", "data", "train", "optimizer", "precision", "parallel", "checkpoint")
+TRAINING_KEYS = (
+    "model",
+    "data",
+    "train",
+    "optimizer",
+    "precision",
+    "parallel",
+    "activation_checkpoint",
+    "checkpoint",
+)
 REQUIRED_KEYS = ("model", "data", "train")
 
 
@@ -55,6 +65,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     yield from _groups(recipe.optimizer)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
+    yield from _split_backward(recipe)
     yield from _launch(recipe.launch)
     if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":
         text = (
@@ -214,6 +225,25 @@ def _pipeline(parallel: ParallelSection) -> Iterator[Fault]:
         if written:
             text = f"parallel.{key} is about a pipeline, but parallel.pp is 1; take it out, or set pp to 2 or more"
             yield Fault(f"parallel.{key}", text)
+
+
+def _split_backward(recipe: Recipe) -> Iterator[Fault]:
+    """What cannot stand beside a schedule that does gradients of inputs and of weights at different times."""
+    schedule = recipe.parallel.pp_schedule
+    if recipe.parallel.pp == 1 or not SCHEDULES[schedule].splits_backward:
+        return
+    advice = "take pp_schedule 1f1b or interleaved_1f1b"
+    mode = recipe.activation_checkpoint
+    if mode != "none":
+        why = {
+            "selective": "torch goes backward once only through what is kept selectively",
+            "full": "torch computes a layer again for each part and each group of its parameters, five times in all",
+        }[mode]
+        text = f"activation_checkpoint is {mode}, but {schedule} splits the backward pass, and {why}; {advice}, or none"
+        yield Fault("activation_checkpoint", text)
+    if recipe.train is not None and recipe.train.compile:
+        text = f"train.compile is true, but {schedule} splits the backward pass, and compiled code has one; {advice}"
+        yield Fault("train.compile", text)
 
 
 def _context(model: ModelSection, data: DataSection, parallel: ParallelSection) -> Iterator[Fault]:

@@ -76,6 +76,7 @@ class TrainSpec:
     accumulation: int
     seed: int
     grad_clip: float | None
+    compile: bool
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class RunSpec:
     optimizer: OptimizerSpec
     precision: str  # fp32 | bf16
     parallel: ParallelSpec
+    activation_checkpoint: str  # none | selective | full
     checkpoint: CheckpointSpec
     reasons: dict[str, str]  # recipe key -> why its "auto" became what it is
 

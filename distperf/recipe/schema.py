@@ -58,6 +58,12 @@ class Recipe(Section):
     parallel: ParallelSection = Field(
         default_factory=ParallelSection, description="How the model's state is divided over ranks."
     )
+    activation_checkpoint: Annotated[str, choice("none", "selective", "full")] = Field(
+        default="none",
+        description="What layers keep between forward and backward pass. none: all that the backward pass needs (the "
+        "default, fastest); selective: outputs of matrix products and attention, the rest is computed again; full: "
+        "each layer's input only, for about a third more arithmetic.",
+    )
     checkpoint: CheckpointSection = Field(
         default_factory=CheckpointSection, description="When the run is saved, and what is kept."
     )

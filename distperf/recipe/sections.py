@@ -156,6 +156,11 @@ class TrainSection(Section):
         default=1.0,
         description="Largest global L2 norm of the gradients; null: no clipping. 1.0 is what most large runs used.",
     )
+    compile: Annotated[bool, flag()] = Field(
+        default=False,
+        description="Layers compiled by torch.compile. Off by default: the first step takes a minute or more, and "
+        "every node needs a C++ compiler (on GPUs a C compiler and triton).",
+    )
 
 
 class ScheduleSection(Section):

@@ -23,6 +23,7 @@ train:
   micro_batch: auto             # sequences of one forward on one rank
   seed: 1
   grad_clip: 1.0                # null: no clipping
+  compile: false                # layers by torch.compile
 
 optimizer:
   name: adamw
@@ -49,6 +50,8 @@ parallel:
   pp: 1                         # pipeline stages
   pp_schedule: 1f1b             # gpipe, 1f1b, interleaved_1f1b, zero_bubble, zbv or dualpipev
   pp_layers: auto               # or layers of each stage, as a list
+
+activation_checkpoint: none     # selective or full: less memory, more arithmetic
 
 checkpoint:
   every_steps: 50               # 0: only after the last step

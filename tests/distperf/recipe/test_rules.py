@@ -216,7 +216,20 @@ def test_a_fixed_number_of_ranks_and_fewer_nodes(problems, load):
     assert load(BASE + "launch: {min_nodes: 1, spares: 2}\n").launch.min_nodes == 1
 
 
-@pytest.mark.parametrize("key", ["async", "offload", "activation_checkpoint", "eval", "report", "slurm"])
+@pytest.mark.parametrize("schedule", ["zero_bubble", "zbv", "dualpipev"])
+@pytest.mark.parametrize("mode", ["selective", "full"])
+def test_a_split_backward_pass_goes_with_neither_recomputation_nor_compiling(problems, load, schedule, mode):
+    """Refused before the start, each with its reason; schedules that do not split take both."""
+    parallel = "parallel: {pp: 2, pp_schedule: %s}\n"
+    keys = f"activation_checkpoint: {mode}\n"
+    compiled = BASE.replace("steps: 100", "compile: true, steps: 100")
+    first, second = problems(compiled + parallel % schedule + keys)
+    assert f"train.compile is true, but {schedule} splits the backward pass" in first
+    assert f"activation_checkpoint is {mode}, but {schedule} splits the backward pass, and torch" in second
+    load(compiled + parallel % "1f1b" + keys)
+
+
+@pytest.mark.parametrize("key", ["async", "offload", "eval", "report", "slurm"])
 def test_what_does_not_work_yet_is_unknown(problems, key):
     """A key is in the schema from the day it works."""
     assert "unknown key" in problems(BASE + f"{key}: {{}}\n")[0]
