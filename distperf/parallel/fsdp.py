@@ -32,7 +32,8 @@ class Policy:
 def shard_part(part: nn.Module, policy: Policy, shards: Peers, device: torch.device) -> None:
     """Divide a module on the meta device and give this rank's rows memory; values are still to come.
 
-    Each of its blocks is gathered by itself, what lies outside them together.
+    Each of its blocks is gathered by itself, what lies outside them together. Parameters without dims cannot be
+    divided: every rank has them whole, in fp32, with gradients of its own.
     """
     # fully_shard takes contiguous parameters only. Nothing is in them yet, so they may as well be that.
     replace_parameters(part, lambda old: torch.empty(local(old).shape, device="meta"))
@@ -45,8 +46,15 @@ def shard_part(part: nn.Module, policy: Policy, shards: Peers, device: torch.dev
     reshards = (
         None if policy.reshards else False
     )  # None: all but the outermost, which is wanted at once again
+    scalars = {parameter for parameter in part.parameters() if not parameter.dim()}
     for module in (*repeated_blocks(part), part):
-        fully_shard(module, mesh=policy.mesh, mp_policy=precision, reshard_after_forward=reshards)
+        fully_shard(
+            module,
+            mesh=policy.mesh,
+            mp_policy=precision,
+            reshard_after_forward=reshards,
+            ignored_params=scalars,
+        )
     for index, module in enumerate(m for m in part.modules() if isinstance(m, FSDPModule)):
         _set_reductions(module, shards, FIRST_TAG + 2 * index)
     # What to_empty does, but for buffers, which have their values by now.

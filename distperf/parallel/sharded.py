@@ -16,11 +16,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from distperf.measure.memory import storage_bytes
 from distperf.optim.adamw import Moments, Update
@@ -28,7 +26,7 @@ from distperf.optim.clip import sum_of_squares
 from distperf.parallel.buckets import ParameterInfo
 from distperf.parallel.collectives import Peers, sum_in_place
 from distperf.parallel.fsdp import Policy, shard_part
-from distperf.parallel.materialize import Fill, block_values, parameter_infos
+from distperf.parallel.materialize import Fill, block_values, local, parameter_infos
 from distperf.parallel.pieces import OwnedTensor, Piece
 from distperf.parallel.scratch import Scratch
 from distperf.parallel.sharing import Sharing
@@ -66,8 +64,8 @@ class Rows:
 
     def owned(self, tensor: Tensor) -> OwnedTensor:
         """Rows of the parameter's weights or moments, told as a piece of the whole."""
-        top, *others = self.info.offsets
-        pieces = (Piece((top + self.first, *others), tensor),) if tensor.numel() else ()
+        top, others = self.info.offsets[:1], self.info.offsets[1:]
+        pieces = (Piece((*(at + self.first for at in top), *others), tensor),) if tensor.numel() else ()
         return OwnedTensor(self.info.shape, tensor.dtype, pieces, self.counts)
 
 
@@ -124,10 +122,14 @@ class ShardedEngine:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Add up the gradients of parameters that first and last pipeline stage share.
+        """Add up the gradients of parameters without dims, and of those that first and last pipeline stage share.
 
-        Cost: of those as `sum_in_place`; of others nothing, as fully_shard waits at the end of the backward pass.
+        Cost: of these as `sum_in_place`; of others nothing, as fully_shard waits at the end of the backward pass.
         """
+        for rows in self._trained + self._twins:
+            if not rows.info.shape:
+                for peers in (self._sharing.shards, *self._sharing.sums(tied=False)):
+                    rows.parameter.grad = self._summed(rows.grad, peers)
         by_name = {rows.info.fqn: rows for rows in self._trained}
         for twin in self._twins:
             total = by_name[twin.info.fqn].grad.add_(twin.grad)
@@ -211,12 +213,18 @@ class ShardedEngine:
 
 
 def _rows_of(info: ParameterInfo, parameter: nn.Parameter, shards: Peers, counts: bool) -> Rows:
-    """Rows as fully_shard divides them, like torch.chunk: ceil(rows / N) for the first ranks, then what is left."""
-    local = _local(parameter)
+    """Rows as fully_shard divides them, like torch.chunk: ceil(rows / N) for the first ranks, then what is left.
+
+    A parameter without dims has no rows; all ranks have it, and the first one's counts.
+    """
+    own = _local(parameter)
+    moments = Moments.zeros_like(own) if info.trainable else None
+    if not info.local_shape:
+        return Rows(info, parameter, 0, moments, counts and shards.rank == 0)
     length = -(-info.local_shape[0] // shards.size)
     first = min(length * shards.rank, info.local_shape[0])
-    return Rows(info, parameter, first, Moments.zeros_like(local) if info.trainable else None, counts)
+    return Rows(info, parameter, first, moments, counts)
 
 
 def _local(tensor: Tensor) -> Tensor:
-    return cast(DTensor, tensor.detach()).to_local()
+    return local(tensor.detach())
