@@ -10,7 +10,7 @@ from distperf.errors import BatchError, MeshError
 from distperf.recipe.batch import MOST_AUTO_MICRO_BATCH
 from distperf.recipe.estimate import layer_parameter_count
 from distperf.recipe.runspec import ModelSpec
-from distperf.recipe.schedules import SCHEDULES, allows, demand, stage_count
+from distperf.recipe.schedules import SCHEDULES, allows, demand, stage_count, stages_of
 
 # From so many micro-batches for each rank on, the bubble is small (GPipe, arXiv:1811.06965, section 3).
 MICRO_BATCHES_PER_RANK = 4
@@ -40,6 +40,12 @@ def stages(layers_per_stage: Sequence[int]) -> tuple[Stage, ...]:
     """The stages that hold so many layers each."""
     bounds = pairwise(accumulate(layers_per_stage, initial=0))
     return tuple(Stage(i, len(layers_per_stage), *bound) for i, bound in enumerate(bounds))
+
+
+def held_stages(layers: Sequence[int], schedule: str, pp: int, rank: int) -> tuple[Stage, ...]:
+    """The stages of one rank of the pipeline, in model order; `layers` of each stage of all ranks."""
+    placed = stages(layers)
+    return tuple(placed[index] for index in stages_of(schedule, pp, rank))
 
 
 @dataclass(frozen=True)
