@@ -17,8 +17,7 @@ from distperf.parallel.mesh import Mesh
 from distperf.parallel.recompute import apply_recompute
 from distperf.parallel.tensor import apply_tensor_parallel
 from distperf.recipe.runspec import RunSpec
-from distperf.recipe.schedules import stages_of
-from distperf.recipe.stages import Stage, stages
+from distperf.recipe.stages import Stage, held_stages
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,8 @@ def own_stages(spec: RunSpec, mesh: Mesh) -> tuple[Stage, ...]:
     """The pipeline stages of this rank, in model order; empty without a pipeline."""
     if mesh.shape.pp == 1:
         return ()
-    whole = stages(spec.parallel.pp_layers)
-    held = stages_of(spec.parallel.pp_schedule, mesh.shape.pp, mesh.coordinates["pp"])
-    return tuple(whole[index] for index in held)
+    layers, schedule = spec.parallel.pp_layers, spec.parallel.pp_schedule
+    return held_stages(layers, schedule, mesh.shape.pp, mesh.coordinates["pp"])
 
 
 class OwnRows:

@@ -19,12 +19,14 @@ from distperf.measure.progress import Workload
 from distperf.model.blueprint import Blueprint, blueprint_of
 from distperf.model.loss import loss_sum
 from distperf.optim.schedules import lr_at
-from distperf.parallel.engine import Engine, build_engine
+from distperf.parallel.engine import DTYPES, Engine, build_engine
 from distperf.parallel.mesh import Mesh
-from distperf.passes import Serial
+from distperf.parallel.pipeline import Pipelined
+from distperf.parallel.stage import Flow
+from distperf.passes import Batches, Passes, Serial
 from distperf.precision.scaling import LossScale
 from distperf.process_group import Ranks
-from distperf.recipe.runspec import OptimizerSpec, RunSpec, from_json
+from distperf.recipe.runspec import ModelSpec, OptimizerSpec, RunSpec, from_json
 from distperf.recipe.schedules import SCHEDULES
 from distperf.trainer import Scaled, Trainer
 
@@ -91,7 +93,7 @@ def build_trainer(
     scaled = Scaled(LossScale(), spec.train.global_batch * spec.data.seq_len)
     return Trainer(
         engine=engine,
-        passes=Serial(engine, batches, loss_sum, spec.train.accumulation, assembly.draws, device),
+        passes=_build_passes(spec, blueprint, engine, assembly, batches, mesh, device),
         lr_at=_Schedule(spec.optimizer, spec.train.steps),
         grad_clip=spec.train.grad_clip,
         counts=mesh.coordinates["tp"] == 0,
@@ -132,6 +134,36 @@ def _build_engine(
         tied=blueprint.shared if mesh.shape.pp > 1 else (),
         ends_apart=not schedule.v_shaped,
         reshards=mesh.shape.pp == 1 or not schedule.splits_backward,
+    )
+
+
+def _build_passes(
+    spec: RunSpec,
+    blueprint: Blueprint,
+    engine: Engine,
+    assembly: Assembly,
+    batches: Batches,
+    mesh: Mesh,
+    device: torch.device,
+) -> Passes:
+    group, accumulation, draws = mesh.group("pp"), spec.train.accumulation, assembly.draws
+    if group is None:
+        return Serial(engine, batches, loss_sum, accumulation, draws, device)
+    assert isinstance(spec.model, ModelSpec), "other models cannot be cut into stages"
+    rows = spec.data.seq_len // mesh.shape.cp
+    shared = mesh.shape.tp if blueprint.tensor_plan is not None and blueprint.tensor_plan.sequence else 1
+    samples = spec.train.micro_batch
+    return Pipelined(
+        engine,
+        assembly.stages,
+        spec.parallel.pp_schedule,
+        flow=Flow((samples, rows), (samples, rows // shared, spec.model.hidden), DTYPES[spec.precision]),
+        batches=batches,
+        loss_sum=loss_sum,
+        accumulation=accumulation,
+        group=group,
+        device=device,
+        on_micro=lambda step, micro: draws.at(batches.first(step, micro)),
     )
 
 
