@@ -7,7 +7,7 @@ from typing import Any
 
 from distperf.recipe.estimate import StateBytes, known_parameters
 from distperf.recipe.holdings import largest_state
-from launcher import stall, words
+from launcher import pipeline, stall, words
 from launcher.checks import candidates
 from launcher.launch import make_transport, needs
 from launcher.nodes import Nodes
@@ -36,13 +36,13 @@ def outcome(request: Request, probe: bool) -> Planned | Parsed:
         nodes.close()
 
 
-def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
-    """The plan for scripts. Values that are not known are null."""
+def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False) -> dict[str, Any]:
+    """The plan for scripts. Values that are not known are null. `drawn`: with every pass of a pipeline's step."""
     if isinstance(outcome, Parsed):
         hosts = [
             {"host": label(h), "slots": None if h.slots is None else len(h.slots)} for h in outcome.hosts
         ]
-        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", "spares", *OPEN))
+        empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", "pipeline", "spares", *OPEN))
         return {"schema": SCHEMA, **empty, "warnings": list(outcome.warnings), "hosts": hosts, "ranks": None}
     spec, state = outcome.spec, _state(outcome)
     per_rank = {
@@ -63,6 +63,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
         and {"global": train.global_batch, "micro": train.micro_batch, "accumulation": train.accumulation},
         "parameters": spec and known_parameters(spec.model),
         "per_rank": per_rank,
+        "pipeline": spec and pipeline.as_json(spec, drawn),
         **dict.fromkeys(OPEN),
         "reasons": spec.reasons if spec else {},
         "warnings": [*outcome.warnings, *(state.notes if state else ())],
@@ -72,8 +73,8 @@ def as_json(outcome: Planned | Parsed, with_commands: bool) -> dict[str, Any]:
     }
 
 
-def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
-    """The plan for people."""
+def as_text(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False) -> list[str]:
+    """The plan for people; `drawn`: with a picture of a pipeline's step."""
     if isinstance(outcome, Parsed):
         lines = [f"{label(h)}: " + ("slots unknown" if h.slots is None else words.plural(len(h.slots), "slot"))
                  for h in outcome.hosts]  # fmt: skip
@@ -87,7 +88,7 @@ def as_text(outcome: Planned | Parsed, with_commands: bool) -> list[str]:
     ]
     lines += [f"spare {spare}: for {', '.join(fits) or 'none'}" for spare, fits in value["spares"].items()]
     if outcome.spec is not None:
-        lines += _training_lines(outcome, value)
+        lines += [*_training_lines(outcome, value), *pipeline.lines(outcome.spec, drawn)]
     else:
         lines.append(f"stalls     {stall.watched(outcome.parsed.stall_timeout_s)}")
     lines += [f"warning: {warning}" for warning in value["warnings"]]

@@ -119,6 +119,9 @@ def plan(
     sets: list[str] | None = Set,
     nproc: int | None = Nproc,
     as_json: bool = AsJson,
+    draw: bool = typer.Option(
+        False, "--draw", help="A picture of a pipeline's step: what each rank does when, and where it waits."
+    ),
 ) -> None:
     """Say what a recipe comes to on these hosts: mesh, batch, bytes of model state per rank."""
     from launcher.planning import Request
@@ -126,7 +129,7 @@ def plan(
     request = Request(
         recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc
     )
-    _show_plan(request, probe=False, as_json=as_json, with_commands=False)
+    _show_plan(request, probe=False, as_json=as_json, with_commands=False, drawn=draw)
 
 
 def _script_args(recipe: str | None, args: list[str] | None, script: str | None) -> tuple[str, ...]:
@@ -142,12 +145,14 @@ def _script_args(recipe: str | None, args: list[str] | None, script: str | None)
     return ()
 
 
-def _show_plan(request: Request, probe: bool, as_json: bool, with_commands: bool) -> None:
+def _show_plan(
+    request: Request, probe: bool, as_json: bool, with_commands: bool, drawn: bool = False
+) -> None:
     from launcher import dryrun
 
     outcome = dryrun.outcome(request, probe)
     if as_json:
-        print(json.dumps(dryrun.as_json(outcome, with_commands), indent=1))
+        print(json.dumps(dryrun.as_json(outcome, with_commands, drawn), indent=1))
     else:
-        for line in dryrun.as_text(outcome, with_commands):
+        for line in dryrun.as_text(outcome, with_commands, drawn):
             print(line)
