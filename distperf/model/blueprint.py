@@ -10,11 +10,12 @@ from torch import nn
 from distperf.errors import DistperfError
 from distperf.model.factory import made_by_factory
 from distperf.model.flops import flops_per_token
+from distperf.model.hf import made_by_transformers
 from distperf.model.init import Fill, fill_for
 from distperf.model.llama import build_model, shared_by_stages, tensor_plan
 from distperf.model.tensor_plan import TensorPlan, declared_plan
 from distperf.optim.groups import matches, nearest_names
-from distperf.recipe.runspec import FactorySpec, ModelFamily, ModelSpec
+from distperf.recipe.runspec import FactorySpec, HfSpec, ModelFamily
 from distperf.recipe.stages import Stage
 
 
@@ -58,7 +59,9 @@ def _family(model: ModelFamily, seed: int) -> Blueprint:
     if isinstance(model, FactorySpec):
         module, fill = made_by_factory(model, seed)
         return Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
-    assert isinstance(model, ModelSpec), "the only family so far"
+    if isinstance(model, HfSpec):
+        module, fill, vocab = made_by_transformers(model, seed)
+        return Blueprint(build=lambda: module, fill=fill, vocab=vocab)
     return Blueprint(
         build=lambda: build_model(model),
         fill=fill_for(model, seed),
