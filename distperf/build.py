@@ -16,7 +16,7 @@ from distperf.data.store import SampleStore
 from distperf.errors import DistperfError, MeshError
 from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
-from distperf.model.blueprint import Blueprint, blueprint_of
+from distperf.model.blueprint import Blueprint, blueprint_of, refuse_unmatched
 from distperf.model.loss import loss_sum
 from distperf.optim.schedules import lr_at
 from distperf.parallel.engine import DTYPES, Engine, build_engine
@@ -60,8 +60,16 @@ class Orders:
         return cls(spec, attempt)
 
     def blueprint(self) -> Blueprint:
-        """The model to train."""
-        return blueprint_of(self.spec.model, self.spec.train.seed, self.spec.frozen)
+        """The model to train.
+
+        Raises:
+            DistperfError: it cannot be had, or a pattern of the recipe names none of its parameters.
+        """
+        spec = self.spec
+        blueprint = blueprint_of(spec.model, spec.train.seed, spec.frozen)
+        for at, group in enumerate(spec.optimizer.groups):
+            refuse_unmatched(f"optimizer.groups[{at}].match", group.match, blueprint.names)
+        return blueprint
 
     def origin(self) -> Origin:
         """What this attempt's checkpoints say about their origin."""

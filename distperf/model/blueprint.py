@@ -39,6 +39,11 @@ class Blueprint:
     build_stage: Callable[[Stage], nn.Module] | None = None
     shared: tuple[str, ...] = ()
 
+    @property
+    def names(self) -> list[str]:
+        """Of all parameters of the whole model."""
+        return [name for name, _ in self.build().named_parameters()]
+
     def stage(self, stage: Stage) -> nn.Module:
         """One stage of a pipeline. Raises DistperfError where the model cannot be cut."""
         if self.build_stage is None:
@@ -82,7 +87,7 @@ def freeze(blueprint: Blueprint, patterns: tuple[str, ...]) -> Blueprint:
     if not patterns:
         return blueprint
 
-    refuse_unmatched("model.frozen", patterns, [name for name, _ in blueprint.build().named_parameters()])
+    refuse_unmatched("model.frozen", patterns, blueprint.names)
 
     def without_gradients(model: nn.Module) -> nn.Module:
         for name, parameter in model.named_parameters():

@@ -25,7 +25,9 @@ from distperf.model.span import WHOLE, Span
 class Draws:
     """Which samples the rows of the running forward pass are; shared by a model's Dropout modules.
 
-    Whoever runs a forward pass says so first, and says it again before recomputing one.
+    Whoever runs a forward pass says so first, and says it again before recomputing one. Modules of another's making
+    draw from torch's own generators: these start anew from (seed, first sample) for each micro-batch, so that what
+    they draw differs between ranks, is the same again after a resume, and there is no state to save.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -36,6 +38,7 @@ class Draws:
     def at(self, first: int) -> None:
         """The next forward passes are of the samples at stream positions first, first + 1, ..."""
         self.first = self._stream_position(first)
+        torch.manual_seed(int.from_bytes(_digest(f"{self.seed}/{first}"), "little"))
 
     @contextmanager
     def again(self, first: Tensor) -> Iterator[None]:
@@ -83,7 +86,7 @@ def attach_draws(module: nn.Module, draws: Draws, prefix: str = "") -> None:
     """Let each Dropout in `module` draw from `draws`, by its name in the whole model."""
     for name, child in module.named_modules(prefix=prefix):
         if isinstance(child, Dropout):
-            digest = hashlib.blake2b(f"{draws.seed}/{name}".encode(), digest_size=8).digest()
+            digest = _digest(f"{draws.seed}/{name}")
             child.draws = draws
             child.key = torch.full(
                 (),
@@ -91,6 +94,10 @@ def attach_draws(module: nn.Module, draws: Draws, prefix: str = "") -> None:
                 dtype=torch.int64,
                 device=draws.first.device,
             )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 def drop_mask(key: Tensor, samples: Tensor, positions: Tensor, features: int, p: float) -> Tensor:

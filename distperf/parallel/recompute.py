@@ -64,17 +64,16 @@ class Recomputed:
         self._draws = draws
         self._contexts = _selective_contexts if selective else noop_context_fn
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the block's forward."""
         if torch.compiler.is_compiling():  # which captures the draws with everything else
-            return checkpoint(self._forward, *args, use_reentrant=False, context_fn=self._contexts)
-        return checkpoint(
-            self._drawn, self._draws.first, *args, use_reentrant=False, context_fn=self._contexts
-        )
+            return checkpoint(self._forward, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
+        first = self._draws.first
+        return checkpoint(self._drawn, first, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
 
-    def _drawn(self, first: Tensor, *args: Any) -> Any:
+    def _drawn(self, first: Tensor, *args: Any, **kwargs: Any) -> Any:
         with self._draws.again(first):
-            return self._forward(*args)
+            return self._forward(*args, **kwargs)
 
 
 def _policy(_ctx: Any, op: OpOverload, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
