@@ -76,6 +76,7 @@ def apply_tensor_parallel(module: nn.Module, device_mesh: DeviceMesh, plan: Tens
     """
     if (problem := indivisible(device_mesh.size(), plan.units)) is not None:
         raise MeshError(f"cannot divide the model over tp: {problem}")
+    _refuse_dropout(module)
     styles = layouts(POSITIONS if plan.sequence else Replicate())
     divided: dict[Tensor, nn.Parameter] = {}
     for fqn, child in module.named_modules():
@@ -93,6 +94,16 @@ def apply_tensor_parallel(module: nn.Module, device_mesh: DeviceMesh, plan: Tens
             f"{len(plain) - 1} more parameters). Every module with parameters takes one; patterns: "
             f"{', '.join(plan.styles)}"
         )
+
+
+def _refuse_dropout(module: nn.Module) -> None:
+    """Masks from a generator would be the same where ranks hold other positions, or differ where they hold the same."""
+    for fqn, child in module.named_modules():
+        if isinstance(child, nn.modules.dropout._DropoutNd) and child.p > 0:
+            raise DistperfError(
+                f"cannot divide the model over tp: {fqn} draws from a generator that knows no ranks. On the stream use "
+                "distperf.model.dropout.Dropout, whose masks go by position; elsewhere set its p to 0"
+            )
 
 
 def _check(fqn: str, module: nn.Module, style: Style, layout: Layout, size: int) -> None:
@@ -167,6 +178,8 @@ def _look_up(module: nn.Module, mesh: DeviceMesh, gives: Placement, ids: Tensor)
     assert isinstance(module, nn.Embedding)
     weight = module.weight
     assert isinstance(weight, DTensor)
+    if gives == POSITIONS and (problem := indivisible(mesh.size(), {"positions": ids.shape[1]})) is not None:
+        raise MeshError(f"cannot divide sequences over tp: {problem}")
     table = weight.to_local()
     first = _first_row(weight)
     mine = (ids >= first) & (ids < first + len(table))

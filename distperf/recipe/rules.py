@@ -131,16 +131,17 @@ def _llama(model: ModelSection) -> Iterator[Fault]:
 
 
 def _divided(model: ModelSection, parallel: ParallelSection) -> Iterator[Fault]:
-    """Axes that divide a model's inside need to know it."""
+    """Axes that divide a model's inside need to know it. What tp needs the model declares itself, to the ranks."""
     key = "factory" if model.factory is not None else "hf"
     if getattr(model, key) is None:
         return
-    for axis in ("pp", "tp", "cp"):
+    for axis in ("pp", "cp"):
         size = getattr(parallel, axis)
         if size > 1:
             text = (
-                f"parallel.{axis} is {size}, but what model.{key} makes can be divided only as a whole: ZeRO "
-                "(dp_shard, dp_replicate) works on any model; pp, tp and cp on presets and family: llama"
+                f"parallel.{axis} is {size}, but nothing says how to divide what model.{key} makes so: ZeRO "
+                "(dp_shard, dp_replicate) works on any model, tp where it has a tensor_plan; pp and cp on presets "
+                "and family: llama"
             )
             yield Fault(f"parallel.{axis}", text)
 

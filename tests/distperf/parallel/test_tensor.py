@@ -295,6 +295,14 @@ def check_refusals(mesh: DeviceMesh) -> None:
         with pytest.raises(error) as caught:
             apply_tensor_parallel(build_model(spec), mesh, given)
         assert text in str(caught.value)
+    odd = build_model(LLAMA)
+    divide(odd, plan, mesh, values(odd, torch.float32))
+    with pytest.raises(MeshError, match=r"positions \(15\) equally"):
+        odd(batch(LLAMA.vocab)[0][:, 1:])
+    dropping = make_own()
+    dropping.blocks[1].add_module("dropout", nn.Dropout(0.1))
+    with pytest.raises(DistperfError, match=r"blocks.1.dropout draws from a generator"):
+        apply_tensor_parallel(dropping, mesh, OWN_PLAN)
     untied = replace(OWN_PLAN, styles={**OWN_PLAN.styles, "head": "rowwise"})
     with pytest.raises(DistperfError, match="another module shares it"):
         apply_tensor_parallel(make_own(), mesh, untied)

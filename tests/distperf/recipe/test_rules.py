@@ -249,13 +249,14 @@ def test_keys_of_a_pipeline_that_is_not_there(problems, load):
     assert load(BASE + "parallel: {pp: 1, pp_schedule: 1f1b, pp_layers: auto}\n").parallel.pp == 1
 
 
-@pytest.mark.parametrize("axis", ["pp", "tp", "cp"])
+@pytest.mark.parametrize("axis", ["pp", "cp"])
 @pytest.mark.parametrize("model", ["{factory: 'm:f', vocab: 300}", "{hf: folder}"])
-def test_what_needs_to_know_the_inside_is_refused_on_models_of_ones_own(problems, model, axis):
-    """Axes that divide layers, weights or positions are refused before anything starts, at the axis."""
+def test_what_needs_to_know_the_inside_is_refused_on_models_of_ones_own(problems, load, model, axis):
+    """Axes that divide layers or positions are refused before anything starts, at the axis; tp the model may know."""
     text = BASE.replace("{preset: llama-1m}", model).replace("[a.txt]", "[a.txt], tokenizer: byte")
     (line,) = problems(text + f"parallel: {{{axis}: 2}}\n")
-    assert line.startswith(f"r.yaml:4:16: parallel.{axis} is 2, but what model.")
+    assert line.startswith(f"r.yaml:4:16: parallel.{axis} is 2, but nothing says how")
+    assert load(text + "parallel: {tp: 2}\n").parallel.tp == 2
 
 
 def test_the_tokenizer_of_a_folder_must_be_said(problems, load):
