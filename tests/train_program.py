@@ -186,6 +186,7 @@ def _rank_main(environ: dict[str, str], report: Connection, stdout: Connection) 
     os.dup2(stdout.fileno(), 2)
     stdout.close()
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\..*")  # its compiler's own
     torch.set_num_threads(1)
     sys.exit(main())
 
