@@ -79,7 +79,7 @@ class Dropout(nn.Module):
         samples = self.draws.first + torch.arange(x.shape[0], device=x.device)
         positions = self.span.positions(x.shape[1], x.device)
         drop = drop_mask(self.key, samples, positions, x.shape[2], self.p)
-        return x.masked_fill(drop, 0.0).mul_(1 / (1 - self.p))
+        return x.masked_fill(drop, 0.0) * (1 / (1 - self.p))
 
 
 def attach_draws(module: nn.Module, draws: Draws, prefix: str = "") -> None:

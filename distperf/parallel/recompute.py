@@ -21,12 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-    noop_context_fn,
-)
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from distperf.model.blocks import repeated_blocks
 from distperf.model.dropout import Draws
@@ -62,14 +57,15 @@ class Recomputed:
     def __init__(self, forward: Callable[..., Any], draws: Draws, *, selective: bool) -> None:
         self._forward = forward
         self._draws = draws
-        self._contexts = _selective_contexts if selective else noop_context_fn
+        self._options: dict[str, Any] = {"use_reentrant": False}
+        if selective:
+            self._options["context_fn"] = _selective_contexts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the block's forward."""
         if torch.compiler.is_compiling():  # which captures the draws with everything else
-            return checkpoint(self._forward, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
-        first = self._draws.first
-        return checkpoint(self._drawn, first, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
+            return checkpoint(self._forward, *args, **self._options, **kwargs)
+        return checkpoint(self._drawn, self._draws.first, *args, **self._options, **kwargs)
 
     def _drawn(self, first: Tensor, *args: Any, **kwargs: Any) -> Any:
         with self._draws.again(first):

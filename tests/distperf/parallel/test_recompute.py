@@ -74,7 +74,11 @@ def test_each_mode_keeps_less_than_the_one_before(dtype: torch.dtype) -> None:
     assert kept[0] > 1.5 * kept[1] > 1.5 * 3 * kept[2]
     assert peak[0] > 1.3 * peak[1] > 1.3 * 1.3 * peak[2]
     element, width = dtype.itemsize, SPEC.hidden
-    wide, keys, ffn = 4 * width, width // 2, SPEC.ffn  # outputs of q, attention, o and down; of k and v; of gate and up
+    wide, keys, ffn = (
+        4 * width,
+        width // 2,
+        SPEC.ffn,
+    )  # outputs of q, attention, o and down; of k and v; of gate and up
     selective = ROWS * element * (width + wide + 2 * keys + 2 * ffn)
     assert 0.95 * selective <= kept[1] / SPEC.layers <= 1.1 * selective  # the first input was there before
     assert 0.7 * ROWS * width * element <= kept[2] / SPEC.layers <= ROWS * width * element + 6000
