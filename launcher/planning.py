@@ -163,6 +163,18 @@ def _ssh_options(texts: tuple[str, ...]) -> dict[str, str]:
     return dict(text.split("=", 1) for text in texts)
 
 
+def _pinned(path: Path) -> Path:
+    """The path without `latest` links on its way: one of them is about to point to the new run.
+
+    Other links stay: where nodes mount things may differ from here.
+    """
+    pinned = Path(path.anchor)
+    for part in path.parts[1:]:
+        is_latest = part == "latest" and (pinned / part).is_symlink()
+        pinned /= os.readlink(pinned / part) if is_latest else part
+    return pinned
+
+
 def find_checkpoint(resume: str | None, runs: Path) -> str:
     """The folder that --resume names: a checkpoint, a folder of them, or a run's. Raises UsageError."""
     if resume is None:
@@ -172,7 +184,7 @@ def find_checkpoint(resume: str | None, runs: Path) -> str:
     path = Path(resume)
     try:
         if (path / MANIFEST).exists() or (path.is_dir() and any(path.glob(f"step-*/{MANIFEST}"))):
-            return str(path.absolute())
+            return str(_pinned(path.absolute()))
     except (OSError, ValueError) as error:  # a name too long, a NUL
         raise UsageError(f"--resume {resume!r:.100}: {error}") from None
     run = find_run(resume, runs)

@@ -83,7 +83,7 @@ class ShardedEngine:
     ) -> None:
         self.parts = parts
         self.optimizer_step = 0
-        self._spec, self._sharing = optimizer, sharing
+        self._spec, self._sharing, self._policy = optimizer, sharing, policy
         self._gradients_bytes = 0
         self._scratch = Scratch(device, 0)
         self._rows: list[Rows] = []
@@ -196,16 +196,23 @@ class ShardedEngine:
     def memory(self) -> dict[str, int]:
         """Bytes of live tensors. Gradients are those of the last step, which `step` has freed since.
 
-        Gathered layers come and go with the allocator and are not counted: `buckets_bytes` is 0.
+        Gathered layers come and go with the allocator and are not counted (`buckets_bytes` is 0), but for those that
+        stay from forward to backward pass.
         """
         held = self._rows + self._twins
         moments = [state for rows in held for state in rows.states]
         return {
-            "parameters_bytes": storage_bytes(rows.weights for rows in held),
+            "parameters_bytes": storage_bytes(rows.weights for rows in held) + self._gathered_bytes(),
             "gradients_bytes": max(self._gradients_bytes, self._live_gradients()),
             "optimizer_bytes": storage_bytes(moments),
             "buckets_bytes": 0,
         }
+
+    def _gathered_bytes(self) -> int:
+        """Of whole weights that are there all at once."""
+        if self._policy.reshards:
+            return 0
+        return self._policy.dtype.itemsize * sum(rows.info.numel for rows in self._rows + self._twins)
 
     def _live_gradients(self) -> int:
         held = self._trained + self._twins

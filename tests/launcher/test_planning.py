@@ -5,7 +5,7 @@ import pytest
 from distperf.errors import BatchError
 from launcher.dryrun import as_json, as_text
 from launcher.errors import UsageError
-from launcher.planning import Request, parse, plan, plan_again
+from launcher.planning import Request, find_checkpoint, parse, plan, plan_again
 
 RECIPE = """
 name: small
@@ -113,3 +113,14 @@ def test_this_machine_has_no_other_hosts(tmp_path, key):
     (tmp_path / "r.yaml").write_text(RECIPE)
     with pytest.raises(UsageError, match=f"launch.{key} is about the hosts of a hostfile"):
         parse(Request(recipe=tmp_path / "r.yaml", sets=(f"launch.{key}=1",)))
+
+
+def test_resume_means_the_run_that_latest_is_now(tmp_path):
+    """`--resume runs/latest/checkpoints/latest`: pinned before the new run becomes the latest."""
+    step = tmp_path / "runs/first/checkpoints/step-00000003"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")
+    (tmp_path / "runs/latest").symlink_to("first")
+    (step.parent / "latest").symlink_to(step.name)
+    asked = tmp_path / "runs/latest/checkpoints/latest"
+    assert find_checkpoint(str(asked), tmp_path / "runs") == str(step)
