@@ -44,10 +44,9 @@ class Mesh:
     def hybrid(self, replicated: str, divided: tuple[str, ...]) -> DeviceMesh | None:
         """Two dimensions: copies along `replicated`, each divided along `divided`; one where one has one rank."""
         outer, inner = self.device_mesh(replicated), self.device_mesh(*divided)
-        if outer is None or inner is None or self._devices is None:
+        if outer is None or inner is None:
             return inner or outer
-        assert inner.mesh_dim_names is not None, "every dimension has a name"
-        return self._devices[replicated, inner.mesh_dim_names[0]]
+        return DeviceMesh._concatenate([outer, inner])  # as fully_shard itself joins its mesh and that of tp
 
     def ends(self, axis: str) -> dist.ProcessGroup | None:
         """The first and the last rank along an axis; None for ranks between them. Collective.
