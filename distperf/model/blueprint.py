@@ -13,7 +13,7 @@ from distperf.model.flops import flops_per_token
 from distperf.model.hf import made_by_transformers
 from distperf.model.init import Fill, fill_for
 from distperf.model.llama import build_model, shared_by_stages, tensor_plan
-from distperf.model.tensor_plan import TensorPlan, declared_plan
+from distperf.model.tensor_plan import TensorPlan, declared_plan, transformers_plan
 from distperf.optim.groups import matches, nearest_names
 from distperf.recipe.runspec import FactorySpec, HfSpec, ModelFamily
 from distperf.recipe.stages import Stage
@@ -66,7 +66,7 @@ def _family(model: ModelFamily, seed: int) -> Blueprint:
         return Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
     if isinstance(model, HfSpec):
         module, fill, vocab = made_by_transformers(model, seed)
-        return Blueprint(build=lambda: module, fill=fill, vocab=vocab)
+        return Blueprint(lambda: module, fill, vocab, tensor_plan=transformers_plan(module.config))
     return Blueprint(
         build=lambda: build_model(model),
         fill=fill_for(model, seed),

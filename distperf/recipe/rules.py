@@ -140,7 +140,7 @@ def _divided(model: ModelSection, parallel: ParallelSection) -> Iterator[Fault]:
         if size > 1:
             text = (
                 f"parallel.{axis} is {size}, but nothing says how to divide what model.{key} makes so: ZeRO "
-                "(dp_shard, dp_replicate) works on any model, tp where it has a tensor_plan; pp and cp on presets "
+                "(dp_shard, dp_replicate) works on any model, tp where a tensor_plan is declared; pp and cp on presets "
                 "and family: llama"
             )
             yield Fault(f"parallel.{axis}", text)

@@ -20,6 +20,7 @@ from distperf.model.stored import sources
 from distperf.optim.clip import global_norm_sq
 from distperf.parallel.engine import build_engine
 from distperf.parallel.mesh import make_mesh
+from distperf.parallel.tensor import apply_tensor_parallel
 from distperf.recipe.mesh import MeshShape
 from distperf.recipe.runspec import HfSpec, OptimizerSpec, ScheduleSpec
 
@@ -49,6 +50,7 @@ NO_DROPOUT = {
     "n_layer": 2,
     "n_head": 4,
 }
+DIVISIBLE = ("llama", "qwen2", "qwen3")
 CONFIGS = {
     "llama": {"model_type": "llama", **SIZES},
     "qwen2": {"model_type": "qwen2", **SIZES, "tie_word_embeddings": True},
@@ -167,12 +169,55 @@ def train_on_ranks(root: str):
     return found
 
 
+def train_divided(root: str):
+    """Architecture -> losses and norms where the ranks share every layer."""
+    cpu, size = torch.device("cpu"), dist.get_world_size()
+    mesh = make_mesh(MeshShape(tp=size), cpu)
+    found = {}
+    for name in DIVISIBLE:
+        blueprint = blueprint_of(spec(Path(root, name)), SEED)
+        model = blueprint.build()
+        apply_tensor_parallel(model, mesh.device_mesh("tp"), blueprint.tensor_plan)
+        engine = build_engine(
+            [model],
+            zero=2,
+            precision="fp32",
+            mesh=mesh,
+            device=cpu,
+            optimizer=OPTIMIZER,
+            accumulation=1,
+            fill=blueprint.fill,
+        )
+        losses, norms = [], []
+        for step in range(STEPS):
+            inputs, targets = batch(step)
+            loss = loss_sum(engine.parts[0](inputs), targets)
+            engine.backward(loss, last=True)
+            engine.finish()
+            norms.append(float(global_norm_sq(engine.grad_norm_sq(), dist.group.WORLD).sqrt()))
+            engine.step(LR, 1.0)
+            losses.append(loss.item())
+        found[name] = losses, norms
+    return found
+
+
+def on_two_ranks(root: str):
+    return train_on_ranks(root), train_divided(root)
+
+
 @pytest.mark.timeout(280)
 def test_architectures_train_as_transformers_does_in_one_process(folders):
-    """Losses, gradient norms, weights and logits of 5 steps, ZeRO 0-3, from weights and from a seed, unused experts."""
-    both = run_ranks(train_on_ranks, 2, str(folders), timeout_s=270)
+    """Losses, gradient norms, weights and logits of 5 steps, ZeRO 0-3, from weights and from a seed, unused experts.
+
+    Where transformers declares how to divide layers, losses and norms over two ranks of tp too, tied or not.
+    """
+    results = run_ranks(on_two_ranks, 2, str(folders), timeout_s=270)
+    both = [result[0] for result in results]
     for name in CONFIGS:
         losses, norms, weights, logits = plain_run(folders / name)
+        for found in (result[1][name] for result in results if name in DIVISIBLE):
+            assert found[0] == pytest.approx(losses, rel=1e-5), (name, "tp")
+            assert found[1] == pytest.approx(norms, rel=1e-5), (name, "tp")
         for zero in range(4):
             whole = {key: torch.full_like(weight, torch.nan) for key, weight in weights.items()}
             for found in both:
