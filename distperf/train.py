@@ -12,13 +12,14 @@ import torch
 from distperf.build import Orders, build_trainer, build_workload
 from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.save import CheckpointWriter
-from distperf.contract import EXIT_FAILED, EXIT_OK, RESUME_ENV, reporter
+from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, RESUME_ENV, reporter
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress
 from distperf.measure.recorder import answer_requests
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import parameter_count
 from distperf.recipe.runspec import CheckpointSpec, RunSpec
+from distperf.stop import StopRequest
 from distperf.trainer import Trainer
 
 
@@ -28,15 +29,15 @@ def main() -> int:
     Here, and nowhere else in the runtime, every exception is caught: a rank must not end without saying why.
     """
     try:
-        run()
+        finished = run()
     except Exception as error:
         report_failure(error, reporter())
         return EXIT_FAILED
-    return EXIT_OK
+    return EXIT_OK if finished else EXIT_TERMINATED
 
 
-def run() -> None:
-    """The story of a rank: meet the others, build, resume, train, save, leave."""
+def run() -> bool:
+    """The story of a rank: meet the others, build, resume, train, save, leave. False: told to end before the end."""
     reporter().send("phase", phase="build")
     answer_requests()
     ranks = Ranks.from_env()
@@ -46,9 +47,11 @@ def run() -> None:
     progress = Progress(reporter(), ranks.rank, orders.attempt, build_workload(orders.spec, device))
     progress.say(_description(orders.spec, device))
     done = resume(orders, trainer, progress)
-    train(orders, trainer, progress, done)
-    reporter().send("done")
+    finished = train(orders, trainer, progress, done)
+    if finished:
+        reporter().send("done")
     leave()
+    return finished
 
 
 def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
@@ -68,21 +71,29 @@ def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
     return step
 
 
-def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> None:
-    """Steps `done` + 1 to the last, and a checkpoint wherever one is due."""
-    spec = orders.spec
+def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bool:
+    """Steps `done` + 1 to the last, and a checkpoint wherever one is due.
+
+    SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then.
+    """
+    spec, stop = orders.spec, StopRequest()
     writer = CheckpointWriter(spec.checkpoint.dir, orders.origin(), spec.checkpoint.keep)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
+    stop.listen()
     for step in range(done + 1, spec.train.steps + 1):
         began = time.perf_counter()
-        result = trainer.step(step)
+        result = trainer.step(step, stop)
         progress.step(step, result, time.perf_counter() - began)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
-        if is_due(step, spec.checkpoint, spec.train.steps):
+        if is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on):
             save(step, trainer, writer, progress)
+        if result.stop and step < spec.train.steps:
+            progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
+            return False
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
+    return True
 
 
 def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:

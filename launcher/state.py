@@ -8,6 +8,8 @@ from typing import Any
 from launcher.allot import Member
 from launcher.stall import Pace
 
+FAILED_GRACE_S = 2.0
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -20,6 +22,13 @@ class Policy:
     script: bool  # a script of the user's: exits 0 when it likes, tells no "done"
     min_nodes: int | None = None  # None: all of them
     stall_timeout_s: float | None = None  # None: auto
+
+    @property
+    def failed_grace_s(self) -> float:
+        """Between SIGTERM and SIGKILL when an attempt has failed. Each rank of a script may have something to save;
+        ours save together, and one is missing.
+        """
+        return self.grace_s if self.script else min(self.grace_s, FAILED_GRACE_S)
 
 
 @dataclass(frozen=True)

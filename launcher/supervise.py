@@ -175,7 +175,7 @@ def _rank_exited(state: RunState, event: RankExited) -> Step:
     if state.failure is not None:
         if event.rank == state.failure.rank:  # it stalled, and has been ended now
             return _with_failure(state, dataclasses.replace(state.failure, log_tail=event.log_tail)), ()
-        grace_over = state.t - state.failed_t >= state.policy.grace_s
+        grace_over = state.t - state.failed_t >= state.policy.failed_grace_s
         first = failure.first_of(state.failure, failure.of_rank(rank, event), grace_over)
         blamed = (*state.failed_hosts[:-1], first.host)
         return dataclasses.replace(_with_failure(state, first), failed_hosts=blamed), ()
@@ -243,7 +243,7 @@ def _fail(state: RunState, first: Failure) -> Step:
         _with_failure(state, first), state="stopping", failed_t=state.t, best_step=max(state.step, state.best_step),
         fruitless=0 if further else state.fruitless + 1, failed_hosts=(*state.failed_hosts, first.host),
     )  # fmt: skip
-    return state, (StopRanks(state.attempt, state.policy.grace_s),)
+    return state, (StopRanks(state.attempt, state.policy.failed_grace_s),)
 
 
 def _restarting(state: RunState, event: Restarting) -> Step:

@@ -17,12 +17,15 @@ LINE_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks."""
+    """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks. `stop`: a rank has
+    been told to end, so this step is the last.
+    """
 
     loss: float
     grad_norm: float
     lr: float
     tokens: int
+    stop: bool = False
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ class LaunchSection(Section):
     )
     grace_s: Annotated[float, number(least=0)] = Field(
         default=30.0,
-        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. The bundled runtime "
-        "leaves at once.",
+        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. On Ctrl-C and the like "
+        "the bundled runtime finishes its step and writes a checkpoint, which this must suffice for; when another rank "
+        "has failed there is nothing to save, and it gets 2 seconds at most.",
     )
     warm_start: Annotated[bool | Auto, or_auto(flag())] = Field(
         default="auto",

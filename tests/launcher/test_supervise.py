@@ -169,7 +169,7 @@ def test_finished_when_done_and_idle():
 def test_early_exit_with_0_is_a_failure():
     """A rank that exits 0 without having said done has left its peers alone."""
     run = Run().start()
-    assert run.exit(2, 0) == (StopRanks(1, 30.0),)
+    assert run.exit(2, 0) == (StopRanks(1, 2.0),)
     assert run.state.failure.message == "exited with code 0 before the last step was done"
 
 
@@ -186,7 +186,7 @@ def test_a_script_may_exit_0_when_it_likes():
 def test_failure_stops_the_others(code):
     """running -> stopping with the first rank that fails; the others get their grace."""
     run = Run().start()
-    assert run.exit(1, code) == (StopRanks(1, 30.0),)
+    assert run.exit(1, code) == (StopRanks(1, 2.0),)
     assert run.state.state == "stopping"
 
 
@@ -296,7 +296,7 @@ def test_late_words_change_nothing():
 def test_lost_node_fails_the_attempt_and_is_reopened():
     """running -> stopping; the host is opened anew at once, and the next attempt waits for it."""
     run = Run().start()
-    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 30.0), Reopen("b"))
+    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 2.0), Reopen("b"))
     assert [r.state for r in run.state.ranks] == ["running", "running", "stopped", "stopped"]
     run.idle("a")
     assert run.send(Tick, dt=9.0) == ()
@@ -547,7 +547,7 @@ def test_a_stall_takes_stacks_then_stops():
     )
     assert run.send(StacksTaken, "a", {"0": waits, "1": waits}) == ()
     held_up, stop = run.send(StacksTaken, "b", {"2": own, "3": waits})
-    assert (held_up.event, stop) == (HeldUp(run.state.t, 1, 2), StopRanks(1, 30.0))
+    assert (held_up.event, stop) == (HeldUp(run.state.t, 1, 2), StopRanks(1, 2.0))
     failure = run.state.first_failure
     assert (failure.cause, failure.rank, failure.host, failure.step) == ("stall", 2, "b", 2)
     assert failure.message.startswith("has not finished step 3, in /t.py:7 load (no progress for 32 s")
@@ -560,7 +560,7 @@ def test_a_node_that_does_not_tell_is_not_waited_for_long():
     run = Run().start()
     stand_still(run)
     run.send(StacksTaken, "a", {"0": look(), "1": look()})
-    assert StopRanks(1, 30.0) in tick(run, 6)
+    assert StopRanks(1, 2.0) in tick(run, 6)
     run.exit(1, None, "SIGTERM")
     run.idle()
     assert (run.state.state, run.state.attempt) == ("starting", 2)
@@ -571,7 +571,7 @@ def test_a_rank_that_falls_while_stacks_are_taken():
     """Its own failure is the answer: the stall was its shadow."""
     run = Run().start()
     stand_still(run)
-    assert run.exit(3, 9) == (StopRanks(1, 30.0),)
+    assert run.exit(3, 9) == (StopRanks(1, 2.0),)
     assert run.state.first_failure.cause == "exit"
 
 
