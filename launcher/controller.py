@@ -6,6 +6,7 @@ if it is of a kept kind, and the actions that `advance` returns are carried out.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import signal
@@ -38,6 +39,7 @@ from launcher.plan import (
 )
 from launcher.reach import Reach, Relinked, Reopened
 from launcher.rundir import RunDir
+from launcher.setup import NO_SETUP, Setup
 from launcher.state import RunState
 from launcher.transport.channel import Closed
 
@@ -77,6 +79,7 @@ class Order:
     hosts: tuple[Host, ...]  # spares too
     facts: dict[str, NodeFacts]
     again: Callable[[tuple[str, ...]], tuple[Program, Placement]]
+    setup: Setup = NO_SETUP
 
 
 class Controller:
@@ -100,7 +103,7 @@ class Controller:
         self.state = supervise.created(order.created)
         self._program, self._placement = order.program, order.placement
         self._hosts = {label(host): host for host in order.hosts}
-        self._reach = Reach(nodes, lambda: self.state)
+        self._reach = Reach(nodes, lambda: self.state, order.setup, order.program.workdir)
 
     def run(self, begun: Callable[[], None] = lambda: None) -> RunState:
         """Start the ranks, see them through, and return the final state. Raises RunFolderError on a full disk.
@@ -200,6 +203,8 @@ class Controller:
             self._screen.note(f"{host} cannot be reached: {reopened.error}; trying on")
             self._happened(events.ReopenFailed(self._now(), host, reopened.error))
             return
+        facts = self._order.facts
+        facts[host] = dataclasses.replace(facts[host], setup=reopened.changes)
         self._configure([host])
         self._happened(events.NodeBack(self._now(), host))
         self._screen.note(f"{host} has a fresh agent")

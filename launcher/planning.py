@@ -220,12 +220,18 @@ def plan_again(planned: Planned, places: tuple[str, ...]) -> Planned:
     raise refused or PlacementError("no slots are left")
 
 
-def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
-    recipe, env = parsed.recipe, dict(parsed.recipe.launch.env)
+def environment(recipe: Recipe) -> dict[str, str]:
+    """The recipe's own variables, secret ones too. Raises UsageError for one that is not set here."""
+    env = dict(recipe.launch.env)
     for name in recipe.launch.env_secret:
         if name not in os.environ:
             raise UsageError(f"launch.env_secret names {name}, which is not set in your environment")
         env[name] = os.environ[name]
+    return env
+
+
+def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
+    recipe, env = parsed.recipe, environment(parsed.recipe)
     if spec is None:
         assert recipe.script is not None
         args = (recipe.script.path, *recipe.script.args)

@@ -15,7 +15,7 @@ from typing import Any
 from launcher import protocol
 from launcher.agent import processes
 from launcher.hostfile import Host
-from launcher.protocol import Configure, Exited, Idle, LogBytes, Start, Started
+from launcher.protocol import Answer, Configure, Exited, Idle, LogBytes, Start, Started
 from launcher.transport.channel import Channel, Closed
 from launcher.transport.local import LocalTransport
 
@@ -84,6 +84,12 @@ class LiveAgent:
             {"rank": n, "local_rank": n, "argv": argv, "env": own, "cwd": cwd} for n, argv in enumerate(argvs)
         ]
         self.channel.send(Start(attempt, ranks, warm))
+
+    def ask(self, question: str, **args: Any) -> Answer:
+        """A question's answer."""
+        self.channel.send(protocol.Ask(1, question, args))
+        answer: Answer = self.wait(Answer)
+        return answer
 
     def wait(self, kind: type[Any], limit_s: float = LIMIT_S) -> Any:
         """The next message of a kind; all that came before it is in `seen`."""

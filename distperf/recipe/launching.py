@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, refusal, whole
+from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, refusal, text, whole
 from distperf.recipe.sections import Auto, Path, Section
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -34,6 +34,7 @@ def variable_name() -> Kind:
 
 EnvName = Annotated[str, variable_name()]
 EnvValue = Annotated[str, free_text()]
+ShellLine = Annotated[str, text("a shell line")]
 
 
 class LaunchSection(Section):
@@ -94,10 +95,17 @@ class LaunchSection(Section):
         default=(),
         description="Names of variables taken from your environment at launch, and never written anywhere.",
     )
+    setup: tuple[ShellLine, ...] = Field(
+        default=(),
+        description="Shell lines that each node runs in workdir before anything else, like `source env/bin/activate`; "
+        "ranks get the environment that they leave. One bash (no login shell) runs all of them, in order, with the "
+        "variables of env and env_secret, no input, and 300 seconds; each must end with code 0. They run once at "
+        "launch, and again where a host that was lost comes back. What they leave in the background is ended.",
+    )
     python: Path = Field(
         default="auto",
-        description="Interpreter of the ranks. auto: the path of the one that runs the launcher where a node has it, "
-        "else python3.",
+        description="Interpreter of the ranks. auto: the python3 that setup has put first on PATH, if it has; else the "
+        "path of the one that runs the launcher where a node has it, else python3.",
     )
     workdir: Path = Field(
         default=".",

@@ -58,6 +58,7 @@ launch:
   warm_start: auto              # one process a node imports torch and forks the ranks
   env: {}                       # NAME: value, for every rank
   env_secret: []                # names taken from your environment and never written anywhere
+  setup: []                     # shell lines on every node before the ranks: ["source env/bin/activate"]
   python: auto
   workdir: .
 """

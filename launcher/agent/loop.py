@@ -5,12 +5,13 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from launcher import protocol
 from launcher.agent import link, processes, questions
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
+from launcher.agent.setup import Setup
 from launcher.agent.spool import Spool
 from launcher.agent.stacks import Looks
 from launcher.agent.warm import WarmStart
@@ -41,6 +42,7 @@ class Agent:
         self._steps: Dict[str, int] = {}
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
+        self._setup: Optional[Tuple[int, Setup]] = None  # shell lines that run before any rank, and who asked
         self._looks: Optional[Looks] = None  # stacks that are being taken
         self._idle_told = True
         self._leaving = False
@@ -129,6 +131,10 @@ class Agent:
 
     def _answer(self, ask: protocol.Ask) -> None:
         try:
+            if ask.question == "setup":  # answered when it has ended
+                os.write(self._guardian_fd, ask.args["token"].encode() + b"\n")
+                self._setup = ask.id, Setup(self._selector, **ask.args)
+                return
             self.say(protocol.Answer(ask.id, questions.answer(ask.question, ask.args), None))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.say(protocol.Answer(ask.id, None, "%s: %s" % (ask.question, error)))
@@ -181,6 +187,13 @@ class Agent:
     # What happens to ranks.
 
     def _reap(self) -> None:
+        if self._setup is not None:
+            number, setup = self._setup
+            self._heard = time.monotonic()  # a controller waits for it, however long it takes
+            if setup.over(self._heard):
+                self._setup = None
+                self.say(protocol.Answer(number, setup.answer(), None))
+            return
         for number, code, name in self._ranks.reap():
             rank = self._ranks.all[number]
             self._reporter(number, rank)(rank.report_fd)  # what it said before it ended comes first
@@ -321,6 +334,8 @@ class Agent:
     def _farewell(self) -> None:
         self._drop_ranks()
         self._warm.close()
+        if self._setup is not None:
+            self._setup[1].close()
         if self._spool is not None:
             self._spool.remove()
         os.write(self._guardian_fd, b"bye\n")
