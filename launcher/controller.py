@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 from distperf.errors import RecipeError
-from launcher import actions, control, events, protocol, supervise
+from launcher import actions, attempts, control, events, protocol, supervise
 from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
@@ -40,7 +40,7 @@ from launcher.plan import (
 from launcher.reach import Reach, Relinked, Reopened
 from launcher.rundir import RunDir
 from launcher.setup import NO_SETUP, Setup
-from launcher.state import RunState
+from launcher.state import RunState, Step
 from launcher.transport.channel import Closed
 
 TICK_S = 0.25
@@ -115,7 +115,7 @@ class Controller:
                 self._journal.write(self._order.created)
                 begun()
                 self._configure(self._hosts)
-                self._carry_out(supervise.begin(self.state))
+                self._carry_out(attempts.begin(self.state))
                 while not self.state.over:
                     self._turn()
         except OSError as error:
@@ -266,7 +266,7 @@ class Controller:
             self._events.popleft()
         self._screen.state(self.state)
 
-    def _carry_out(self, step: supervise.Step) -> None:
+    def _carry_out(self, step: Step) -> None:
         self.state, todo = step
         for action in todo:
             _DOERS[type(action)](self, action)

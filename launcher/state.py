@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.actions import Action
 from launcher.allot import Member
 from launcher.stall import Pace
 
@@ -147,3 +149,13 @@ class RunState:
     def over(self) -> bool:
         """The run has ended and its exit code stands."""
         return self.exit_code is not None
+
+
+Step = tuple[
+    RunState, tuple[Action, ...]
+]  # what an event comes to: the next state, and what is to be done now
+
+
+def with_failure(state: RunState, first: Failure) -> RunState:
+    """This is the attempt's first failure, as far as is known now."""
+    return dataclasses.replace(state, failure=first, first_failure=first)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import supervise
+from launcher import attempts, supervise
 from launcher.actions import (
     Finish,
     GiveUp,
@@ -73,7 +73,7 @@ class Run:
         self.actions = []
         self.events = []
         self.state = supervise.created(first)
-        self._take(supervise.begin(self.state))
+        self._take(attempts.begin(self.state))
 
     def _take(self, step):
         self.state, actions = step
