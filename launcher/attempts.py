@@ -48,12 +48,13 @@ def port_picked(state: RunState, event: PortPicked) -> Step:
 
 def interrupted(state: RunState, event: Interrupted) -> Step:
     """The first time in order; then at once."""
-    grace_s = state.policy.grace_s if state.interrupts == 0 else 0.0
+    hurry = state.interrupts > 0
+    grace_s = 0.0 if hurry else state.policy.grace_s
     state = dataclasses.replace(
         state, interrupted=state.interrupted or event.signal, interrupts=state.interrupts + 1, state="stopping",
         restart_at=None,
     )  # fmt: skip
-    return state, (StopRanks(state.attempt, grace_s),)
+    return state, (StopRanks(state.attempt, grace_s, hurry),)
 
 
 def fail(state: RunState, first: Failure) -> Step:

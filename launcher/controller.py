@@ -224,7 +224,7 @@ class Controller:
             yield events.RankExited(t, *message)
         elif isinstance(message, protocol.Idle):
             self._keep_progress(0.0)  # the last steps came with the heartbeat before this
-            yield events.NodeIdle(t, message.attempt, host)
+            yield events.NodeIdle(t, message.attempt, host, message.unsent, message.folder)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
             steps = {int(rank): step for rank, step in message.steps.items()}
             self._steps.update(steps)
@@ -294,7 +294,7 @@ class Controller:
             self._nodes.tell(label(node.host), protocol.Start(attempt.number, ranks, warm_start))
 
     def _stop_ranks(self, action: actions.StopRanks) -> None:
-        self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
+        self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s, action.hurry))
 
     def _take_stacks(self, action: actions.TakeStacks) -> None:
         self._keep_progress(0.0)

@@ -19,10 +19,11 @@ def decide(state: RunState) -> Step:
         state = dataclasses.replace(state, unreachable=silent)
     state, watching = _watch_progress(state)
     notes += watching
-    idle, lost = state.idle, state.lost
-    if state.in_flight and any(r.host not in idle and r.host not in lost for r in reversed(state.ranks)):
+    deaf = state.cut | state.unreachable if state.interrupts > 1 else frozenset()
+    if state.in_flight and any(_is_awaited(state, rank.host, deaf) for rank in reversed(state.ranks)):
         return state, notes  # something of the attempt is still there
     if state.interrupted:
+        notes += _not_awaited(state, deaf)
         code = contract.EXIT_TERMINATED if state.interrupted == "SIGTERM" else contract.EXIT_INTERRUPTED
         return _end(state, "stopped", code, notes)
     if state.state == "restarting":
@@ -33,6 +34,18 @@ def decide(state: RunState) -> Step:
     elif state.in_flight and all(rank.state == "done" for rank in state.ranks):
         return _end(state, "finished", contract.EXIT_OK, notes)
     return state, notes
+
+
+def _is_awaited(state: RunState, host: str, deaf: frozenset[str]) -> bool:
+    return host not in state.idle and host not in state.lost and host not in deaf
+
+
+def _not_awaited(state: RunState, deaf: frozenset[str]) -> tuple[Action, ...]:
+    """A second Ctrl-C does not wait for nodes that cannot be told."""
+    left = [host for host in state.hosts if host in deaf and _is_awaited(state, host, frozenset())]
+    limit_s = state.policy.lease_s + state.policy.grace_s
+    text = f"is out of reach and was not told: its ranks end themselves within {limit_s:.0f} s"
+    return tuple(Note(f"{host} {text}") for host in left if state.in_flight)
 
 
 def _end(state: RunState, name: str, code: int, actions: tuple[Action, ...]) -> Step:

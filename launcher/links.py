@@ -8,7 +8,7 @@ from typing import TypeVar
 from launcher import attempts, failure
 from launcher.actions import Action, Relink, Reopen
 from launcher.events import Heard, LinkBack, LinkLost, NodeBack, NodeIdle, NodeLost, ReopenFailed
-from launcher.state import RunState, Step
+from launcher.state import RunState, Step, Unsent
 
 T = TypeVar("T")
 
@@ -60,8 +60,11 @@ def heard(state: RunState, event: Heard) -> Step:
 
 
 def idle(state: RunState, event: NodeIdle) -> Step:
-    """Nothing of the attempt is left on the node."""
-    return dataclasses.replace(state, idle=state.idle | {event.host}), ()
+    """Nothing of the attempt is left on the node, but logs that had to stay there."""
+    unsent = state.unsent
+    if event.unsent:
+        unsent = {**unsent, event.host: Unsent(event.folder, sum(event.unsent.values()))}
+    return dataclasses.replace(state, idle=state.idle | {event.host}, unsent=unsent), ()
 
 
 def reopen_failed(state: RunState, event: ReopenFailed) -> Step:

@@ -66,6 +66,14 @@ class Stalled:
 
 
 @dataclass(frozen=True)
+class Unsent:
+    """Ends of logs that a second Ctrl-C did not wait for, and where they are on their host."""
+
+    folder: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
 class Failure:
     """The first failure of an attempt, and who fell as a consequence."""
 
@@ -130,6 +138,7 @@ class RunState:
     fruitless: int = 0  # attempts in a row that got no further than best_step
     interrupted: str | None = None
     interrupts: int = 0
+    unsent: dict[str, Unsent] = field(default_factory=dict)  # by host
     checkpoint: str | None = None
     notes: tuple[str, ...] = ()
     exit_code: int | None = None

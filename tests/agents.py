@@ -8,6 +8,7 @@ import queue
 import secrets
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -30,12 +31,16 @@ class LiveAgent:
         self.token = f"{self.run_id}-token"
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.seen: list[Any] = []
+        self.hold_logs = threading.Event()  # cleared: log bytes are not taken in, and pile up at the agent
+        self.hold_logs.set()
         self.channel = Channel("localhost", LocalTransport().connect(Host("localhost", (0,))), self._deliver)
         self.facts = self.channel.greet().facts
         self.channel.start()
         self.channel.send(Configure(protocol.VERSION, self.run_id, self.token, lease_s, grace_s, heartbeat_s))
 
     def _deliver(self, channel: Channel, message: Any) -> None:
+        if isinstance(message, LogBytes):
+            self.hold_logs.wait(LIMIT_S)
         self.inbox.put((time.monotonic(), message))
 
     def __enter__(self) -> LiveAgent:

@@ -42,6 +42,7 @@ class Agent:
         self._steps: Dict[str, int] = {}
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
+        self._hurry = False  # what has not been sent of the logs stays here
         self._setup: Optional[Tuple[int, Setup]] = None  # shell lines that run before any rank, and who asked
         self._looks: Optional[Looks] = None  # stacks that are being taken
         self._idle_told = True
@@ -105,6 +106,7 @@ class Agent:
         elif isinstance(message, protocol.Start):
             self._start(message)
         elif isinstance(message, protocol.Stop):
+            self._hurry = self._hurry or message.hurry
             self._stop(message.grace_s)
         elif isinstance(message, protocol.TakeStacks):
             self._looks = self._ranks.look(time.monotonic())
@@ -141,10 +143,10 @@ class Agent:
         self._heard = time.monotonic()  # the time that an answer takes is no silence of the controller's
 
     def _start(self, message: protocol.Start) -> None:
-        self._drop_ranks()
+        self._ranks.forget()
         self._ranks = Ranks(message.attempt, self._orders.token)
         self._steps = {}
-        self._kill_at, self._idle_told, self._looks = None, False, None
+        self._kill_at, self._idle_told, self._looks, self._hurry = None, False, None, False
         self._pending = message.ranks
         self._warm.begin(message)
 
@@ -247,7 +249,8 @@ class Agent:
             return
         if self._outbox.flush():
             self._heartbeat()
-            self.say(protocol.Idle(self._ranks.attempt))
+            unsent, folder = self._ranks.unsent(), self._spool.folder if self._spool else ""
+            self.say(protocol.Idle(self._ranks.attempt, unsent, folder if unsent else ""))
             self._idle_told = True
 
     def _heartbeat(self) -> None:
@@ -255,6 +258,8 @@ class Agent:
         self.say(protocol.Heartbeat(self._ranks.attempt, steps, self._received))
 
     def _next_log_frame(self) -> Optional[bytes]:
+        if self._hurry:
+            return None
         for number, rank in list(self._ranks.all.items()):
             chunk = rank.log.next_chunk()
             if chunk is not None:
@@ -328,16 +333,13 @@ class Agent:
         until_beat = max(0.0, self._beat + self._orders.heartbeat_s - time.monotonic())
         return until_beat if self._idle_told else min(until_beat, LOG_LOOK_S)
 
-    def _drop_ranks(self) -> None:
-        self._ranks.forget()
-
     def _farewell(self) -> None:
-        self._drop_ranks()
+        self._ranks.forget(self._hurry)
         self._warm.close()
         if self._setup is not None:
             self._setup[1].close()
         if self._spool is not None:
-            self._spool.remove()
+            self._spool.remove(self._hurry)
         os.write(self._guardian_fd, b"bye\n")
         deadline = time.monotonic() + 1.0
         while not self._outbox.flush() and time.monotonic() < deadline:

@@ -132,11 +132,16 @@ class Ranks:
                 processes.send_group(leader, signal.SIGCONT)
         processes.send(others, number)  # once each: a second SIGTERM can mean "at once" to a program
 
-    def forget(self) -> None:
-        """Close pipes and drop logs; all ranks have ended and their logs are sent."""
+    def unsent(self) -> Dict[str, int]:
+        """Bytes of each log that have not been handed on, where there are any."""
+        left = {str(number): rank.log.unsent() for number, rank in self.all.items()}
+        return {number: size for number, size in left.items() if size}
+
+    def forget(self, keep_unsent: bool = False) -> None:
+        """Close pipes and drop logs; all ranks have ended and their logs are sent, or shall stay."""
         for rank in self.all.values():
             os.close(rank.report_fd)
-            rank.log.close()
+            rank.log.close(keep_unsent)
         self.all = {}
         self._memory.close()
 

@@ -38,6 +38,10 @@ class RankLog:
         offset, self._sent = self._sent, self._sent + len(data)
         return offset, data
 
+    def unsent(self) -> int:
+        """Bytes not handed on."""
+        return max(0, os.fstat(self._read_fd).st_size - self._sent)
+
     def rewind(self, sent: int) -> None:
         """Hand on again from this offset: what came after it may have been lost on the way."""
         self._sent = min(self._sent, sent)
@@ -76,11 +80,13 @@ class RankLog:
         kind, _, text = str(message).partition(": ")
         return {"kind": "error", "type": kind, "message": text, "traceback": stack}
 
-    def close(self) -> None:
-        """Drop both descriptors and the file."""
+    def close(self, keep_unsent: bool = False) -> None:
+        """Drop both descriptors and the file, unless it holds what was not handed on and shall be kept."""
+        kept = keep_unsent and self.unsent() > 0
         os.close(self.write_fd)
         os.close(self._read_fd)
-        os.unlink(self.path)
+        if not kept:
+            os.unlink(self.path)
 
 
 class Spool:
@@ -102,7 +108,11 @@ class Spool:
             file.write(text)
         return path
 
-    def remove(self) -> None:
-        """Remove the folder with all that is in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def remove(self, keep_logs: bool = False) -> None:
+        """Remove the folder with all that is in it, or all but logs that are still there."""
+        for name in os.listdir(self.folder) if keep_logs else ():
+            if not (name.startswith("attempt-") and name.endswith(".log")):
+                os.unlink(os.path.join(self.folder, name))
+        if not keep_logs or not os.listdir(self.folder):
+            shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._owned_fd)

@@ -23,6 +23,7 @@ from launcher.events import (
     Heard,
     HeldUp,
     Interrupted,
+    LinkLost,
     NodeBack,
     NodeIdle,
     NodeLost,
@@ -43,6 +44,7 @@ from launcher.events import (
     Unplaceable,
     Wrote,
 )
+from launcher.state import Unsent
 
 HOSTS = ("a", "b")
 POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 10.0, "lease_s": 25.0, "grace_s": 30.0, "script": False}
@@ -498,10 +500,31 @@ def test_exits_after_an_interrupt_are_no_failures():
 
 
 def test_second_interrupt_is_at_once():
-    """C08: the first one gives grace, any further one none."""
+    """C08: the first one gives grace and waits for logs, any further one neither."""
     run = Run().start()
     sent = [action for _ in range(3) for action in run.send(Interrupted, "SIGINT")]
-    assert [action.grace_s for action in sent] == [30.0, 0.0, 0.0]
+    assert sent == [StopRanks(1, 30.0), StopRanks(1, 0.0, hurry=True), StopRanks(1, 0.0, hurry=True)]
+
+
+def test_second_interrupt_does_not_wait_for_a_node_out_of_reach():
+    """Its ranks end by the lease, which is said; the first one still waits for the link to come back."""
+    run = Run().start()
+    run.send(LinkLost, "b", "reset")
+    run.send(Interrupted, "SIGINT")
+    assert run.idle("a") == []
+    _, note, finish = run.send(Interrupted, "SIGINT")
+    assert "b is out of reach and was not told: its ranks end themselves within 55 s" in note.text
+    assert finish == Finish("stopped", 130)
+
+
+def test_logs_that_were_not_waited_for_are_told():
+    """Where they are, by host, in the state that a journal gives too."""
+    run = Run().start()
+    run.send(Interrupted, "SIGINT")
+    run.send(Interrupted, "SIGINT")
+    run.send(NodeIdle, "a", {"0": 5, "1": 7}, "/tmp/x")
+    run.idle("b")
+    assert run.state.unsent == {"a": Unsent("/tmp/x", 12)}
 
 
 def test_step_of_a_run():
