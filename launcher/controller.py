@@ -23,7 +23,7 @@ from launcher import actions, attempts, control, events, protocol, supervise
 from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
-from launcher.logs import LogFiles
+from launcher.logfiles import LogFiles
 from launcher.nodes import Nodes
 from launcher.nodeset import fold_numbers
 from launcher.plan import (
@@ -284,7 +284,9 @@ class Controller:
         self._happened(events.PortPicked(self._now(), self.state.attempt, address, port))
 
     def _start_ranks(self, action: actions.StartRanks) -> None:
-        self._logs = LogFiles(self._order.run, action.attempt, self._placement.world_size)
+        self._logs = LogFiles(
+            self._order.run, action.attempt, self._placement.world_size, self._program.log_limit_bytes
+        )
         self._steps, self._stepped, self._wrote = {}, {}, False
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for node in self._placement.nodes:

@@ -139,6 +139,7 @@ class Program:
     workdir: str
     env: dict[str, str] = field(repr=False)
     warm_start: bool | Literal["auto"] = "auto"
+    log_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,7 @@ def orders(
             "argv": [facts.python, "-u", *program.args],
             "env": rank_env(program, placement, rank, attempt, facts),
             "setup": facts.setup.wire(),
+            "log_limit_bytes": program.log_limit_bytes,
             "defaults": default_env(placement, rank, facts),
             "cwd": host.workdir or program.workdir,
             "slots": list(host.slots or ()),

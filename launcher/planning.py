@@ -241,7 +241,8 @@ def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
         env[contract.RESUME_ENV] = parsed.resume
     run_id = parsed.run.run_id
     token = f"{run_id}-{secrets.token_hex(8)}"
-    return Program(args, run_id, token, parsed.workdir, env, recipe.launch.warm_start)
+    launch = recipe.launch
+    return Program(args, run_id, token, parsed.workdir, env, launch.warm_start, launch.log_limit_bytes)
 
 
 def slots_known(parsed: Parsed) -> bool:

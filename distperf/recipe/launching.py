@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, refusal, text, whole
+from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, or_null, refusal, text, whole
 from distperf.recipe.sections import Auto, Path, Section
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -85,6 +85,12 @@ class LaunchSection(Section):
         description="Whether one process a node imports torch and forks the ranks. auto: for training and for scripts "
         "that import torch themselves, where a node has two ranks or more; a single rank starts directly and is "
         "forked when it is restarted. true: for any script and a single rank too; false: every rank is exec'ed.",
+    )
+    log_limit_bytes: Annotated[int | None, or_null(whole(1 << 20))] = Field(
+        default=None,
+        description="Most bytes kept of each rank's log, in an attempt's folder and on its node; the oldest go first, "
+        "half of this at a time, and the newest half is always there. What a node lets go before it was sent is marked "
+        "in the log. null: every byte is kept.",
     )
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict,

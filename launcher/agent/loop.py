@@ -226,6 +226,9 @@ class Agent:
             self._beat = now
             self._heartbeat()
         self._warm.keep_time(now)
+        trouble = self._ranks.trim_logs()
+        if trouble is not None:
+            self.say(protocol.Remark(trouble))
         if self._looks is not None and self._looks.over(now):
             self.say(protocol.StacksTaken(self._ranks.attempt, self._looks.finish()))
             self._looks = None

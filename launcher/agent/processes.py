@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 TOKEN_ENV = "DISTPERF_JOB_TOKEN"
@@ -137,6 +138,16 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def kill_all(token: str, tries: int = 50) -> None:
+    """SIGKILL whatever carries the token, until none is left: one may fork while we look, or take a moment to go."""
+    for _ in range(tries):
+        left = with_token(token)
+        if not left:
+            return
+        send(left, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def group(pid: int) -> int:
     """The process group that a process is in; 0 when it has ended."""
     try:
@@ -183,8 +194,4 @@ def _guard(read_end: int) -> None:
     if not said or said[-1] == "bye":
         return
     token = said[-1]
-    for _ in range(50):  # a process may fork while we look: until none is left
-        left = with_token(token)
-        if not left:
-            return
-        send(left, signal.SIGKILL)
+    kill_all(token)

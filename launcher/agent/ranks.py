@@ -60,7 +60,7 @@ class Ranks:
 
     def start(self, order: Dict[str, Any], spool: Spool, nursery: Optional[Nursery] = None) -> Rank:
         """Start one rank, from the nursery where it fits. Raises OSError; nothing is left behind then."""
-        log = spool.open(self.attempt, order["rank"])
+        log = spool.open(self.attempt, order["rank"], order.get("log_limit_bytes"))
         order["env"]["TORCHELASTIC_ERROR_FILE"] = log.error_file
         order["env"][processes.STACK_FILE_ENV] = log.stack_file
         read_end, write_end = os.pipe()
@@ -131,6 +131,15 @@ class Ranks:
             if number == signal.SIGTERM:  # one that is stopped hears it only when it goes on
                 processes.send_group(leader, signal.SIGCONT)
         processes.send(others, number)  # once each: a second SIGTERM can mean "at once" to a program
+
+    def trim_logs(self) -> Optional[str]:
+        """Keep logs within their limit; why that cannot be done here, once."""
+        for rank in self.all.values():
+            try:
+                rank.log.trim()
+            except OSError as error:
+                return "launch.log_limit_bytes has no effect on this node's disk: %s" % error.strerror
+        return None
 
     def unsent(self) -> Dict[str, int]:
         """Bytes of each log that have not been handed on, where there are any."""

@@ -116,7 +116,7 @@ class Setup:
     def close(self) -> None:
         """End it, and whatever it has started."""
         processes.send_group(self._pid, signal.SIGKILL)
-        processes.send(processes.with_token(self._token), signal.SIGKILL)
+        processes.kill_all(self._token)
         for fd, into in list(self._pipes.items()):
             while self._read(fd, into):
                 pass
