@@ -11,9 +11,8 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from distperf.build import Orders, build_trainer, build_workload
-from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.save import CheckpointWriter
-from distperf.contract import EXIT_FAILED, EXIT_OK, RESUME_ENV, reporter
+from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
 from distperf.data.together import open_data
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress, Workload
@@ -21,7 +20,9 @@ from distperf.measure.recorder import answer_requests
 from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
-from distperf.recipe.runspec import CheckpointSpec, RunSpec
+from distperf.recipe.runspec import RunSpec
+from distperf.saving import is_due, resume, save
+from distperf.stop import StopRequest
 from distperf.trainer import Trainer
 
 
@@ -31,15 +32,15 @@ def main() -> int:
     Here, and nowhere else in the runtime, every exception is caught: a rank must not end without saying why.
     """
     try:
-        run()
+        finished = run()
     except Exception as error:
         report_failure(error, reporter())
         return EXIT_FAILED
-    return EXIT_OK
+    return EXIT_OK if finished else EXIT_TERMINATED
 
 
-def run() -> None:
-    """The story of a rank: meet the others, build, resume, train, save, leave."""
+def run() -> bool:
+    """The story of a rank: meet the others, build, resume, train, save, leave. False: told to end before the end."""
     reporter().send("phase", phase="build")
     answer_requests()
     ranks = Ranks.from_env()
@@ -49,9 +50,11 @@ def run() -> None:
     progress = Progress(reporter(), ranks.rank, orders.attempt, workload)
     progress.say(_description(orders.spec, device))
     done = resume(orders, trainer, progress)
-    train(orders, trainer, progress, done)
-    reporter().send("done")
+    finished = train(orders, trainer, progress, done)
+    if finished:
+        reporter().send("done")
     leave()
+    return finished
 
 
 def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> tuple[Trainer, Workload]:
@@ -65,70 +68,29 @@ def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> 
     return build_trainer(spec, blueprint, samples, mesh, device), workload
 
 
-def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
-    """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step."""
-    checkpoint, told = orders.spec.checkpoint, os.environ.get(RESUME_ENV, "")
-    found = find_start(checkpoint.dir, orders.origin(), told, writes=checkpoint.is_on)
-    if found is None:
-        return 0
-    for problem in found.passed_over:
-        progress.event("checkpoint_damaged", f"passed over a damaged checkpoint: {problem}", problem=problem)
-    load(found, trainer.engine.state())
-    trainer.engine.loaded()
-    trainer.engine.optimizer_step = found.manifest.optimizer_step
-    trainer.set_loss_scale(found.manifest.loss_scale)
-    progress.tokens_seen = found.manifest.tokens
-    step, path = found.manifest.step, str(found.path)
-    progress.event("resume", f"resumed after step {step} from {path}", step=step, path=path)
-    return step
+def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bool:
+    """Steps `done` + 1 to the last, and a checkpoint wherever one is due.
 
-
-def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> None:
-    """Steps `done` + 1 to the last, and a checkpoint wherever one is due."""
-    spec = orders.spec
+    SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then.
+    """
+    spec, stop = orders.spec, StopRequest()
     writer = CheckpointWriter(spec.checkpoint.dir, orders.origin(), spec.checkpoint.keep)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
+    stop.listen()
     for step in range(done + 1, spec.train.steps + 1):
         began = time.perf_counter()
-        result = trainer.step(step)
+        result = trainer.step(step, stop)
         progress.step(step, result, time.perf_counter() - began)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
-        if is_due(step, spec.checkpoint, spec.train.steps):
+        if is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on):
             save(step, trainer, writer, progress)
+        if result.stop and step < spec.train.steps:
+            progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
+            return False
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
-
-
-def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:
-    """Whether a checkpoint is written after `step`."""
-    every = checkpoint.every_steps
-    return (every > 0 and step % every == 0) or (checkpoint.save_last and step == last)
-
-
-def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progress) -> None:
-    """Write a checkpoint and say so. Collective."""
-    progress.phase("checkpoint")
-    saved = writer.save(
-        step,
-        trainer.engine.state(),
-        optimizer_step=trainer.engine.optimizer_step,
-        tokens=progress.tokens_seen,
-        loss_scale=trainer.loss_scale,
-    )
-    what = (
-        f"saved {saved.size_bytes:,} bytes in {saved.seconds:.1f} s" if saved.written else "was there already"
-    )
-    progress.event(
-        "checkpoint",
-        f"checkpoint {saved.path}: {what}",
-        step=step,
-        path=str(saved.path),
-        written=saved.written,
-        bytes=saved.size_bytes,
-        seconds=saved.seconds,
-    )
-    progress.phase("train")
+    return True
 
 
 def _description(spec: RunSpec, device: torch.device) -> str:
@@ -138,10 +100,17 @@ def _description(spec: RunSpec, device: torch.device) -> str:
     source = "synthetic data" if data.synthetic else f"data {', '.join(data.text or data.tokens)}"
     return (
         f"{spec.name}: {counted}{spec.precision}, "
-        f"ZeRO-{spec.parallel.zero} on {spec.world_size} ranks ({device.type}); {source}; "
+        f"ZeRO-{spec.parallel.zero} on {_ranks(spec)} ({device.type}); {source}; "
         f"{train.steps} steps of {train.global_batch} x {data.seq_len} tokens "
         f"(micro-batch {train.micro_batch}, accumulation {train.accumulation})"
     )
+
+
+def _ranks(spec: RunSpec) -> str:
+    """How many ranks there are, and along which axes where data parallelism is not the only one."""
+    axes = [f"{axis} {size}" for axis, size in spec.parallel.mesh.sizes().items() if size > 1]
+    ranks = f"{spec.world_size} rank" + "s" * (spec.world_size > 1)
+    return ranks if spec.parallel.dp_shard == spec.world_size else f"{ranks}, {' x '.join(axes)}"
 
 
 def end(code: int) -> NoReturn:

@@ -23,10 +23,11 @@ class StartRanks:
 
 @dataclass(frozen=True)
 class StopRanks:
-    """SIGTERM, then SIGKILL after grace_s, on all nodes that are not lost."""
+    """SIGTERM, then SIGKILL after grace_s, on all nodes that are not lost; hurry: without waiting for their logs."""
 
     attempt: int
     grace_s: float
+    hurry: bool = False
 
 
 @dataclass(frozen=True)

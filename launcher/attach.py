@@ -14,7 +14,7 @@ from launcher.console import Console, progress_line
 from launcher.controller import Screen
 from launcher.errors import UsageError
 from launcher.journal import Story, last_metrics
-from launcher.logs import Tail
+from launcher.logfiles import Tail
 from launcher.rundir import RunDir
 from launcher.state import RunState
 from launcher.stop import ask_to_stop

@@ -5,6 +5,7 @@ A host that cannot be reached is a row like the others, and the rest is checked 
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -56,8 +57,8 @@ class HostReport:
 
     @property
     def reached(self) -> bool:
-        """The host could be reached, and stayed."""
-        return all(check.ok for check in self.checks if check.name == "reach")
+        """The host could be reached and prepared, and stayed."""
+        return all(check.ok for check in self.checks if check.name in ("reach", "setup"))
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, or 3 where a host was not reached, or 4 where something else is wrong."""
+        """0, or 3 where a host was not reached or prepared, or 4 where something else is wrong."""
         if not all(host.reached for host in self.hosts):
             return contract.EXIT_UNREACHABLE
         return contract.EXIT_OK if all(host.ok for host in self.hosts) else contract.EXIT_PREFLIGHT
@@ -204,7 +205,7 @@ _FOR_RANKS = ("workdir", "python", "torch", "distperf", "address", "network", "d
 def _all_needs(parsed: Parsed) -> Needs:
     """A run's needs, and the versions of both modules in any case."""
     found = needs(parsed, check=True)
-    return Needs(found.python, found.workdir, found.training, MODULES, found.shared_dir)
+    return dataclasses.replace(found, modules=MODULES)
 
 
 def _folders(parsed: Parsed, host: Host, needs: Needs, spec: RunSpec | None) -> list[Folder]:

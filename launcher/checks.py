@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from distperf.version import __version__
+from launcher import setup as shell
+from launcher import words
 from launcher.hostfile import Host
 from launcher.nodeset import fold
+from launcher.setup import NO_SETUP, Setup
 
 MODULES = ("distperf", "torch")
 
@@ -38,6 +41,7 @@ class Needs:
     training: bool  # the bundled runtime: torch and distperf itself must be installed
     modules: tuple[str, ...]  # whose versions are asked for
     shared_dir: str | None  # must be one folder on all nodes
+    setup: Setup = NO_SETUP
 
 
 def failing(checks: Mapping[str, Iterable[Check]]) -> list[str]:
@@ -50,23 +54,36 @@ def failing(checks: Mapping[str, Iterable[Check]]) -> list[str]:
     return [f"{fold(hosts)}: {fault}" for fault, hosts in faults.items()]
 
 
+# Shell lines before everything else.
+
+
+def setup(needs: Needs, answer: Mapping[str, Any]) -> Check:
+    """Check `setup`: the lines of launch.setup on a node."""
+    lines, why = words.plural(len(needs.setup.lines), "line"), shell.problem(needs.setup, answer)
+    if why is None:
+        return Check("setup", True, f"{lines} in {answer['seconds']:.1f} s")
+    return Check("setup", False, why, "every line ends with code 0", shell.remedy(answer["status"]))
+
+
 # Interpreters.
 
 
-def candidates(host: Host, wanted: str | None) -> list[str]:
-    """Interpreters to look for on a host, best first: the hostfile's, the recipe's, this one's path, python3."""
-    if host.python or wanted:
-        return [host.python or str(wanted)]
+def candidates(host: Host, wanted: str | None, activated: str | None = None) -> list[str]:
+    """Interpreters to look for on a host, best first: the hostfile's, the recipe's, the one that launch.setup has
+    activated there, this one's path, python3.
+    """
+    if chosen := host.python or wanted or activated:
+        return [chosen]
     return [sys.executable, "python3"]
 
 
-def interpreter(host: Host, needs: Needs, answer: Mapping[str, Any]) -> list[Check]:
+def interpreter(host: Host, needs: Needs, answer: Mapping[str, Any], activated: str | None) -> list[Check]:
     """The folder that ranks start in and what runs them: checks `workdir` and `python`."""
     folder = host.workdir or needs.workdir
     if not answer["workdir"]:
         remedy = "make it, share it, or name another with launch.workdir"
         return [Check("workdir", False, f"no folder {folder} there", folder, remedy)]
-    tried = candidates(host, needs.python)
+    tried = candidates(host, needs.python, activated)
     found, version = answer["python"], answer["versions"].get("python")
     if found is None:
         remedy = "name an interpreter with python= in the hostfile or launch.python"

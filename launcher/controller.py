@@ -6,6 +6,7 @@ if it is of a kept kind, and the actions that `advance` returns are carried out.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import signal
@@ -18,11 +19,11 @@ from types import FrameType
 from typing import Any, Protocol
 
 from distperf.errors import RecipeError
-from launcher import actions, control, events, protocol, supervise
+from launcher import actions, attempts, control, events, protocol, supervise
 from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
-from launcher.logs import LogFiles
+from launcher.logfiles import LogFiles
 from launcher.nodes import Nodes
 from launcher.nodeset import fold_numbers
 from launcher.plan import (
@@ -38,7 +39,8 @@ from launcher.plan import (
 )
 from launcher.reach import Reach, Relinked, Reopened
 from launcher.rundir import RunDir
-from launcher.state import RunState
+from launcher.setup import NO_SETUP, Setup
+from launcher.state import RunState, Step
 from launcher.transport.channel import Closed
 
 TICK_S = 0.25
@@ -77,6 +79,7 @@ class Order:
     hosts: tuple[Host, ...]  # spares too
     facts: dict[str, NodeFacts]
     again: Callable[[tuple[str, ...]], tuple[Program, Placement]]
+    setup: Setup = NO_SETUP
 
 
 class Controller:
@@ -100,7 +103,7 @@ class Controller:
         self.state = supervise.created(order.created)
         self._program, self._placement = order.program, order.placement
         self._hosts = {label(host): host for host in order.hosts}
-        self._reach = Reach(nodes, lambda: self.state)
+        self._reach = Reach(nodes, lambda: self.state, order.setup, order.program.workdir)
 
     def run(self, begun: Callable[[], None] = lambda: None) -> RunState:
         """Start the ranks, see them through, and return the final state. Raises RunFolderError on a full disk.
@@ -112,7 +115,7 @@ class Controller:
                 self._journal.write(self._order.created)
                 begun()
                 self._configure(self._hosts)
-                self._carry_out(supervise.begin(self.state))
+                self._carry_out(attempts.begin(self.state))
                 while not self.state.over:
                     self._turn()
         except OSError as error:
@@ -200,6 +203,8 @@ class Controller:
             self._screen.note(f"{host} cannot be reached: {reopened.error}; trying on")
             self._happened(events.ReopenFailed(self._now(), host, reopened.error))
             return
+        facts = self._order.facts
+        facts[host] = dataclasses.replace(facts[host], setup=reopened.changes)
         self._configure([host])
         self._happened(events.NodeBack(self._now(), host))
         self._screen.note(f"{host} has a fresh agent")
@@ -219,7 +224,7 @@ class Controller:
             yield events.RankExited(t, *message)
         elif isinstance(message, protocol.Idle):
             self._keep_progress(0.0)  # the last steps came with the heartbeat before this
-            yield events.NodeIdle(t, message.attempt, host)
+            yield events.NodeIdle(t, message.attempt, host, message.unsent, message.folder)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
             steps = {int(rank): step for rank, step in message.steps.items()}
             self._steps.update(steps)
@@ -261,7 +266,7 @@ class Controller:
             self._events.popleft()
         self._screen.state(self.state)
 
-    def _carry_out(self, step: supervise.Step) -> None:
+    def _carry_out(self, step: Step) -> None:
         self.state, todo = step
         for action in todo:
             _DOERS[type(action)](self, action)
@@ -279,7 +284,9 @@ class Controller:
         self._happened(events.PortPicked(self._now(), self.state.attempt, address, port))
 
     def _start_ranks(self, action: actions.StartRanks) -> None:
-        self._logs = LogFiles(self._order.run, action.attempt, self._placement.world_size)
+        self._logs = LogFiles(
+            self._order.run, action.attempt, self._placement.world_size, self._program.log_limit_bytes
+        )
         self._steps, self._stepped, self._wrote = {}, {}, False
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for node in self._placement.nodes:
@@ -289,7 +296,7 @@ class Controller:
             self._nodes.tell(label(node.host), protocol.Start(attempt.number, ranks, warm_start))
 
     def _stop_ranks(self, action: actions.StopRanks) -> None:
-        self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s))
+        self._nodes.tell_all(protocol.Stop(action.attempt, action.grace_s, action.hurry))
 
     def _take_stacks(self, action: actions.TakeStacks) -> None:
         self._keep_progress(0.0)

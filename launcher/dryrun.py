@@ -68,6 +68,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
         "reasons": spec.reasons if spec else {},
         "warnings": [*outcome.warnings, *(state.notes if state else ())],
         "spares": outcome.spares,
+        "setup": list(outcome.parsed.recipe.launch.setup),
         "nodes": _nodes(outcome) if with_commands else None,
         "ranks": _ranks(outcome, with_commands),
     }
@@ -87,6 +88,7 @@ def as_text(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
         f"{words.plural(value['world_size'], 'rank')} on {words.plural(len(outcome.placement.nodes), 'node')}"
     ]
     lines += [f"spare {spare}: for {', '.join(fits) or 'none'}" for spare, fits in value["spares"].items()]
+    lines += [f"setup      {line}" for line in value["setup"]]
     if outcome.spec is not None:
         lines += [*_training_lines(outcome, value), *pipeline.lines(outcome.spec, drawn)]
     else:

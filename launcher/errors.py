@@ -11,6 +11,7 @@ LauncherError                      exit code
     HostKeyRejected                3   unknown or changed host key; nothing is ever accepted silently
     BootstrapFailed                3   logged in, but the agent could not start (no python3, a shell that refuses, ...)
     ProtocolError                  3   the peer speaks another version, or not ours at all
+    SetupFailed                    3   a line of launch.setup failed there
   PreflightError                   4   the hosts are there, but this run cannot work on them
 """
 
@@ -74,6 +75,10 @@ class BootstrapFailed(TransportError):
 
 class ProtocolError(TransportError):
     """The peer speaks another version, or not our protocol at all."""
+
+
+class SetupFailed(TransportError):
+    """A line of launch.setup failed on the host."""
 
 
 class PreflightError(LauncherError):

@@ -144,10 +144,14 @@ class Heard(Event):
 
 @dataclass(frozen=True)
 class NodeIdle(Event):
-    """No process of the attempt is left on the node and its logs are complete."""
+    """No process of the attempt is left on the node and its logs are complete; or, where it had to be quick, the ends
+    of these are missing (rank as text -> bytes), and are found in `folder` there.
+    """
 
     attempt: int
     host: str
+    unsent: dict[str, int] = field(default_factory=dict)
+    folder: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from distperf.contract import EXIT_TERMINATED
 from launcher import stacks
 from launcher.crash import crash_in
 from launcher.events import NodeLost, RankExited
@@ -55,6 +56,8 @@ def of_rank(rank: Rank, event: RankExited) -> Failure:
         cause, message = "signal", f"killed by {event.signal}" + SIGNAL_HINTS.get(event.signal, "")
     elif event.code == 0:
         cause, message = "exit", "exited with code 0 before the last step was done"
+    elif event.code == EXIT_TERMINATED:
+        cause, message = "exit", f"exited with code {event.code}: some rank got SIGTERM"
     else:
         cause, message = "exit", f"exited with code {event.code}"
     return Failure(

@@ -26,6 +26,7 @@ from launcher.planning import (
     Planned,
     Request,
     checkpoint_folder,
+    environment,
     parse,
     plan,
     plan_again,
@@ -34,6 +35,7 @@ from launcher.planning import (
 )
 from launcher.prepare import prepare
 from launcher.rundir import RunDir, write_atomic
+from launcher.setup import Setup
 from launcher.state import Policy
 from launcher.transport.base import Transport
 from launcher.view import closing_lines
@@ -63,7 +65,11 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
         planned = planned or plan(with_probed_slots(parsed, nodes.facts))
         for warning in planned.warnings:
             say(f"warning: {warning}")
-        facts = prepare(nodes, planned.parsed.hosts, needs(planned.parsed, request.check))
+        needed = needs(planned.parsed, request.check)
+        if needed.setup.lines:
+            hosts = words.plural(len(planned.parsed.hosts), "host")
+            say(f"launch.setup: {words.plural(len(needed.setup.lines), 'line')} on {hosts}")
+        facts = prepare(nodes, planned.parsed.hosts, needed)
         console = Console(quiet=request.quiet or leave is not None)
         return _run(planned, facts, nodes, console, say, leave)
     finally:
@@ -80,6 +86,7 @@ def needs(parsed: Parsed, check: bool) -> Needs:
         training=training,
         modules=MODULES if training else (),
         shared_dir=checkpoint_folder(parsed) if saves else None,
+        setup=Setup(recipe.launch.setup, environment(recipe), recipe.launch.env_secret),
     )
 
 
@@ -115,6 +122,7 @@ def _run(
             planned.parsed.hosts,
             facts,
             again,
+            needs(planned.parsed, check=False).setup,
         )
         try:
             state = Controller(order, nodes, console).run(begun)

@@ -1,34 +1,14 @@
-"""Rank output on the controller's side: every byte into its file, whole lines to the merged view."""
+"""Rank output as people see it: whole lines, safe on a terminal, with host and rank before them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
-
-from launcher.rundir import RunDir
 
 MAX_LINE_BYTES = 4096  # of one line on the screen; the file has all of it
-READ_BYTES = 1 << 16
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]|\x1b.?"
 )
-
-
-class LogFiles:
-    """The open rank logs of one attempt."""
-
-    def __init__(self, run: RunDir, attempt: int, ranks: int) -> None:
-        self._paths = {rank: run.log(attempt, rank) for rank in range(ranks)}
-        run.logs(attempt).mkdir(parents=True, exist_ok=True)
-        for path in self._paths.values():  # a rank that says nothing has an empty log, not none
-            path.touch(mode=0o600)
-
-    def write(self, rank: int, offset: int, data: bytes) -> None:
-        """Put the bytes where they belong: what is sent twice after a lost link lands once. Raises OSError."""
-        with self._paths[rank].open("r+b") as file:
-            file.seek(offset)
-            file.write(data)
 
 
 class Lines:
@@ -87,38 +67,3 @@ def printable_lines(text: str) -> list[str]:
 def prefix(host: str, rank: int, host_width: int, rank_width: int) -> str:
     """What stands before a merged line: host and rank."""
     return f"{host:<{host_width}} {rank:>{rank_width}} | "
-
-
-class Tail:
-    """A log file that grows, and how far it was read."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def skip(self, lines: int) -> None:
-        """Pass over everything but the last lines that are there now (or what the last 64 KiB hold of them)."""
-        try:
-            with self._path.open("rb") as file:
-                start = max(0, file.seek(0, 2) - READ_BYTES)
-                file.seek(start)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        at = len(data)
-        for _ in range(lines + 1):  # the newest line has an end, or is still being written
-            at = data.rfind(b"\n", 0, at)
-            if at < 0:
-                break
-        self._offset = start + at + 1 if at >= 0 or start == 0 else start + data.find(b"\n") + 1
-
-    def new(self) -> bytes:
-        """What has come since, up to 64 KiB; b"" when nothing has."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read(READ_BYTES)
-        except FileNotFoundError:
-            return b""
-        self._offset += len(data)
-        return data

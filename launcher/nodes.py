@@ -70,11 +70,26 @@ class Nodes:
 
     def open(self, host: Host) -> None:
         """Start a fresh agent on one host. Raises TransportError."""
+        channel = self._greeted(host)
+        with self._limited(channel):
+            channel.start()
+
+    def open_and_ask(
+        self, host: Host, question: str, args: dict[str, Any], limit_s: float
+    ) -> protocol.Answer:
+        """Start a fresh agent on one host; its answer to a first question. Raises TransportError."""
+        channel = self._greeted(host)
+        with self._limited(channel, limit_s):
+            answer = channel.ask(protocol.Ask(0, question, args))
+            channel.start()
+        return answer
+
+    def _greeted(self, host: Host) -> Channel:
         self._talks.pop(label(host), None)
         channel = Channel(label(host), self._transport.connect(host), self._deliver)
         with self._limited(channel):
             self.facts[channel.host] = channel.greet().facts
-            channel.start()
+        return channel
 
     def reopen(self, host: Host, run_id: str, token: str) -> bool:
         """Find the agent again that the link to a host was lost to; False when it is dead. Raises TransportError."""
@@ -94,10 +109,10 @@ class Nodes:
         return True
 
     @contextmanager
-    def _limited(self, channel: Channel) -> Iterator[None]:
+    def _limited(self, channel: Channel, limit_s: float = GREET_LIMIT_S) -> Iterator[None]:
         """Have the channel among ours while it begins, within a time limit; not any more when that fails."""
         self._channels[channel.host] = channel  # before anything can arrive: its end must not be missed
-        timer = threading.Timer(GREET_LIMIT_S, channel.abort)
+        timer = threading.Timer(limit_s, channel.abort)
         timer.daemon = True
         timer.start()
         try:

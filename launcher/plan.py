@@ -15,6 +15,7 @@ from typing import Any, Literal
 from distperf import contract
 from launcher.errors import PlacementError
 from launcher.hostfile import Host
+from launcher.setup import UNCHANGED, Changes
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ class Program:
     workdir: str
     env: dict[str, str] = field(repr=False)
     warm_start: bool | Literal["auto"] = "auto"
+    log_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ class NodeFacts:
     python: str
     address: str
     interface: str | None
+    setup: Changes = UNCHANGED
 
 
 def node_token(program: Program, host: str) -> str:
@@ -181,11 +184,14 @@ def node_token(program: Program, host: str) -> str:
 def rank_env(
     program: Program, placement: Placement, rank: PlacedRank, attempt: Attempt, facts: NodeFacts
 ) -> dict[str, str]:
-    """The variables that a rank must have: torchrun's contract in full, distperf's own, then the recipe's env."""
+    """The variables that a rank must have: torchrun's contract in full, distperf's own, then the recipe's env, less
+    what launch.setup, which has seen it, has made of it.
+    """
+    touched = {*facts.setup.env, *facts.setup.unset}
     world, nodes = placement.world_size, len(placement.nodes)
     local_world = len(placement.nodes[rank.node_rank].ranks)
     return {
-        **program.env,
+        **{name: value for name, value in program.env.items() if name not in touched},
         "RANK": str(rank.rank),
         "LOCAL_RANK": str(rank.local_rank),
         "WORLD_SIZE": str(world),
@@ -261,6 +267,8 @@ def orders(
             "local_rank": rank.local_rank,
             "argv": [facts.python, "-u", *program.args],
             "env": rank_env(program, placement, rank, attempt, facts),
+            "setup": facts.setup.wire(),
+            "log_limit_bytes": program.log_limit_bytes,
             "defaults": default_env(placement, rank, facts),
             "cwd": host.workdir or program.workdir,
             "slots": list(host.slots or ()),

@@ -241,12 +241,18 @@ def plan_again(planned: Planned, places: tuple[str, ...]) -> Planned:
     raise refused or PlacementError("no slots are left")
 
 
-def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
-    recipe, env = parsed.recipe, dict(parsed.recipe.launch.env)
+def environment(recipe: Recipe) -> dict[str, str]:
+    """The recipe's own variables, secret ones too. Raises UsageError for one that is not set here."""
+    env = dict(recipe.launch.env)
     for name in recipe.launch.env_secret:
         if name not in os.environ:
             raise UsageError(f"launch.env_secret names {name}, which is not set in your environment")
         env[name] = os.environ[name]
+    return env
+
+
+def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
+    recipe, env = parsed.recipe, environment(parsed.recipe)
     if spec is None:
         assert recipe.script is not None
         args = (recipe.script.path, *recipe.script.args)
@@ -256,7 +262,8 @@ def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
         env[contract.RESUME_ENV] = parsed.resume
     run_id = parsed.run.run_id
     token = f"{run_id}-{secrets.token_hex(8)}"
-    return Program(args, run_id, token, parsed.workdir, env, recipe.launch.warm_start)
+    launch = recipe.launch
+    return Program(args, run_id, token, parsed.workdir, env, launch.warm_start, launch.log_limit_bytes)
 
 
 def slots_known(parsed: Parsed) -> bool:

@@ -12,10 +12,11 @@ from typing import Any
 
 from launcher import checks
 from launcher.checks import Check, Needs
-from launcher.errors import ConnectFailed, PreflightError
+from launcher.errors import ConnectFailed, PreflightError, SetupFailed, TransportError
 from launcher.hostfile import Host
 from launcher.nodes import Nodes, Unanswered, together
 from launcher.plan import NodeFacts, label
+from launcher.setup import ANSWER_S, UNCHANGED, Changes, changes
 
 LOOPBACK = "127.0.0.1"
 
@@ -32,8 +33,15 @@ class Prepared:
 def prepare(nodes: Nodes, hosts: tuple[Host, ...], needs: Needs) -> dict[str, NodeFacts]:
     """Learn how to start ranks on every node. Raises ConnectFailed; PreflightError with all nodes' faults."""
     found = quick(nodes, hosts, needs, alone=len(hosts) == 1)
-    if found.lost:
-        raise together([ConnectFailed(host, why) for host, why in found.lost.items()])
+    failures: list[TransportError] = [ConnectFailed(host, why) for host, why in found.lost.items()]
+    failures += [
+        SetupFailed(host, f"{check.found}\n  {check.remedy}")
+        for host, checked in found.checks.items()
+        for check in checked
+        if check.name == "setup" and not check.ok
+    ]
+    if failures:
+        raise together(failures)
     faults = checks.failing(found.checks)
     if faults:
         raise PreflightError("\n".join(faults))
@@ -56,13 +64,17 @@ class _Quick:
         self._lost: dict[str, str] = {}
 
     def run(self, alone: bool) -> Prepared:
-        pythons = self._pythons()
+        changes = self._setup() if self._needs.setup.lines else {}
+        pythons = self._pythons(changes)
         addresses = self._addresses(alone)
         if self._needs.shared_dir is not None:
             self._shared(self._needs.shared_dir)
         facts = {
             host: NodeFacts(
-                pythons[host], addresses[host], checks.interface_of(self._interfaces(host), addresses[host])
+                pythons[host],
+                addresses[host],
+                checks.interface_of(self._interfaces(host), addresses[host]),
+                changes.get(host, UNCHANGED),
             )
             for host in self._alive()
             if host in pythons and host in addresses
@@ -76,9 +88,11 @@ class _Quick:
         interfaces: dict[str, list[str]] = self._nodes.facts[host]["interfaces"]
         return interfaces
 
-    def _ask(self, questions: dict[str, tuple[str, dict[str, Any]]], name: str) -> dict[str, Any]:
+    def _ask(
+        self, questions: dict[str, tuple[str, dict[str, Any]]], name: str, limit_s: float = 70.0
+    ) -> dict[str, Any]:
         """The answers there are; a refusal becomes a failed check `name`, a lost host is noted."""
-        answers = self._nodes.gather(questions)
+        answers = self._nodes.gather(questions, limit_s)
         for host, answer in list(answers.items()):
             if isinstance(answer, Unanswered):
                 del answers[host]
@@ -88,19 +102,37 @@ class _Quick:
                     self._checks[host].append(Check(name, False, answer.why, None, "mend that on the node"))
         return answers
 
-    def _pythons(self) -> dict[str, str]:
+    def _setup(self) -> dict[str, Changes]:
+        """What launch.setup did on the nodes where it went well; the others are not looked at any further."""
+        token = f"setup-{secrets.token_hex(8)}"
+        questions = {
+            name: (
+                "setup",
+                self._needs.setup.question(host.workdir or self._needs.workdir, f"{token}-{number}"),
+            )
+            for number, (name, host) in enumerate(self._hosts.items())
+        }
+        answers = self._ask(questions, "setup", ANSWER_S)
+        for name, answer in answers.items():
+            self._checks[name].append(checks.setup(self._needs, answer))
+        return {name: changes(answer) for name, answer in answers.items() if self._checks[name][-1].ok}
+
+    def _pythons(self, after: dict[str, Changes]) -> dict[str, str]:
         needs = self._needs
+        hosts = {name: host for name, host in self._hosts.items() if name in after or not needs.setup.lines}
+        activated = {name: found.python for name, found in after.items()}
         questions = {}
-        for name, host in self._hosts.items():
+        for name, host in hosts.items():
             args = {
-                "candidates": checks.candidates(host, needs.python),
+                "candidates": checks.candidates(host, needs.python, activated.get(name)),
                 "workdir": host.workdir or needs.workdir,
                 "modules": list(needs.modules),
+                "setup": after.get(name, UNCHANGED).wire(),
             }
             questions[name] = ("python", args)
         answers = self._ask(questions, "python")
         for name, answer in answers.items():
-            self._checks[name] += checks.interpreter(self._hosts[name], needs, answer)
+            self._checks[name] += checks.interpreter(hosts[name], needs, answer, activated.get(name))
         for name, found in checks.versions(needs, answers).items():
             self._checks[name] += found
         return {

@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from launcher import events, failure, stacks, stall
-from launcher.actions import Action
-from launcher.state import RunState, Stalled
-
-Step = tuple[RunState, tuple[Action, ...]]
+from launcher.state import RunState, Stalled, Step
 
 EARSHOT_S = 3.0  # a node that was not heard for this long cannot be said to stand still
 STACKS_S = 5.0  # how long a stalled run waits for its agents to say what the ranks are doing

@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Type, Union
 
-VERSION = 3  # raised with every change that an older agent or controller would misread
+VERSION = 4  # raised with every change that an older agent or controller would misread
 MAX_FRAME_BYTES = 64 << 20
 MAX_NOISE_BYTES = 64 << 10  # of shell output before the marker kept for error messages
 
@@ -65,10 +65,14 @@ class Start(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """SIGTERM to every process of the run on the node, SIGKILL after grace_s (0: at once)."""
+    """SIGTERM to every process of the run on the node, SIGKILL after grace_s (0: at once).
+
+    hurry: log bytes that have not been sent by then are not waited for, and stay in the spool folder.
+    """
 
     attempt: int
     grace_s: float
+    hurry: bool = False
 
 
 class TakeStacks(NamedTuple):
@@ -193,9 +197,14 @@ class Remark(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """No process of the attempt is left on the node and every log byte has been sent."""
+    """No process of the attempt is left on the node and every log byte has been sent.
+
+    unsent: after a Stop in a hurry, rank -> bytes at the end of its log that were not; its log stays in `folder`.
+    """
 
     attempt: int
+    unsent: Dict[str, int] = {}
+    folder: str = ""
 
 
 _KINDS = (

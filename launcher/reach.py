@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher.errors import TransportError
+from launcher import setup
+from launcher.errors import SetupFailed, TransportError
 from launcher.hostfile import Host
 from launcher.nodes import Nodes
 from launcher.plan import label
+from launcher.setup import ANSWER_S, UNCHANGED, Changes, Setup
 from launcher.state import RunState
 
 RELINK_PAUSE_S = 0.5
@@ -20,9 +23,10 @@ MAX_REOPEN_PAUSE_S = 30.0  # up to this: a machine may be back from repair in an
 
 @dataclass(frozen=True)
 class Reopened:
-    """error None: a fresh agent answers. Else the first try has failed, and others follow."""
+    """error None: a fresh agent answers, and launch.setup was run. Else the first try has failed, and others follow."""
 
     error: str | None
+    changes: Changes = UNCHANGED
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,11 @@ class Relinked:
 class Reach:
     """Puts what comes of it into the inbox of `nodes`. A host has one thread at a time: the next waits for its end."""
 
-    def __init__(self, nodes: Nodes, state: Callable[[], RunState]) -> None:
+    def __init__(self, nodes: Nodes, state: Callable[[], RunState], setup: Setup, workdir: str) -> None:
         self._nodes = nodes
         self._state = state
+        self._setup = setup
+        self._workdir = workdir
         self._busy: dict[str, threading.Thread] = {}
 
     def relink(self, host: Host, run_id: str, token: str) -> None:
@@ -74,7 +80,7 @@ class Reach:
         pause_s, told = REOPEN_PAUSE_S, False
         while label(host) in self._state().lost and not self._state().over:
             try:
-                self._nodes.open(host)
+                changes = self._open(host)
             except TransportError as error:
                 if not told:
                     self._nodes.inbox.put((label(host), Reopened(error.reason)))
@@ -82,5 +88,17 @@ class Reach:
                 time.sleep(pause_s)
                 pause_s = min(MAX_REOPEN_PAUSE_S, 2 * pause_s)
                 continue
-            self._nodes.inbox.put((label(host), Reopened(None)))
+            self._nodes.inbox.put((label(host), Reopened(None, changes)))
             return
+
+    def _open(self, host: Host) -> Changes:
+        if not self._setup.lines:
+            self._nodes.open(host)
+            return UNCHANGED
+        question = self._setup.question(host.workdir or self._workdir, f"setup-{secrets.token_hex(8)}")
+        answer = self._nodes.open_and_ask(host, "setup", question, ANSWER_S)
+        why = answer.error or setup.problem(self._setup, answer.value)
+        if why is not None:
+            self._nodes.drop(label(host))
+            raise SetupFailed(label(host), why)
+        return setup.changes(answer.value)

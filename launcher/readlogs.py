@@ -11,7 +11,8 @@ from pathlib import Path
 from launcher.errors import UsageError
 from launcher.hostfile import host_names
 from launcher.journal import Story
-from launcher.logs import Lines, Tail, prefix
+from launcher.logfiles import Tail
+from launcher.logs import Lines, prefix
 from launcher.nodeset import expand_ranks, fold_numbers
 from launcher.rundir import RunDir
 from launcher.state import RunState

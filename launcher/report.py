@@ -29,6 +29,9 @@ def report(state: RunState, folder: Path, first: dict[str, Any] | None, last: di
     if state.checkpoint:
         lines.append(f"  checkpoint  {state.checkpoint}")
     lines.append(f"  folder      {folder}")
+    for host, unsent in state.unsent.items():
+        what = f"{words.size(unsent.num_bytes)} of logs were not waited for"
+        lines.append(f"  on {host}  {what}; they are in {unsent.folder} there")
     if state.state in ("failed", "stopped") and state.checkpoint:
         lines.append(f"  go on with  distperf launch {folder / 'recipe.yaml'} --resume {folder}")
     return lines

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher.actions import Action
 from launcher.allot import Member
 from launcher.stall import Pace
+
+FAILED_GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,13 @@ class Policy:
     script: bool  # a script of the user's: exits 0 when it likes, tells no "done"
     min_nodes: int | None = None  # None: all of them
     stall_timeout_s: float | None = None  # None: auto
+
+    @property
+    def failed_grace_s(self) -> float:
+        """Between SIGTERM and SIGKILL when an attempt has failed. Each rank of a script may have something to save;
+        ours save together, and one is missing.
+        """
+        return self.grace_s if self.script else min(self.grace_s, FAILED_GRACE_S)
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,14 @@ class Stalled:
     t: float
     why: str
     looks: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Ends of logs that a second Ctrl-C did not wait for, and where they are on their host."""
+
+    folder: str
+    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -119,6 +138,7 @@ class RunState:
     fruitless: int = 0  # attempts in a row that got no further than best_step
     interrupted: str | None = None
     interrupts: int = 0
+    unsent: dict[str, Unsent] = field(default_factory=dict)  # by host
     checkpoint: str | None = None
     notes: tuple[str, ...] = ()
     exit_code: int | None = None
@@ -138,3 +158,13 @@ class RunState:
     def over(self) -> bool:
         """The run has ended and its exit code stands."""
         return self.exit_code is not None
+
+
+Step = tuple[
+    RunState, tuple[Action, ...]
+]  # what an event comes to: the next state, and what is to be done now
+
+
+def with_failure(state: RunState, first: Failure) -> RunState:
+    """This is the attempt's first failure, as far as is known now."""
+    return dataclasses.replace(state, failure=first, first_failure=first)

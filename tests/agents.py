@@ -8,6 +8,7 @@ import queue
 import secrets
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from launcher import protocol
 from launcher.agent import processes
 from launcher.hostfile import Host
-from launcher.protocol import Configure, Exited, Idle, LogBytes, Start, Started
+from launcher.protocol import Answer, Configure, Exited, Idle, LogBytes, Start, Started
 from launcher.transport.channel import Channel, Closed
 from launcher.transport.local import LocalTransport
 
@@ -30,12 +31,16 @@ class LiveAgent:
         self.token = f"{self.run_id}-token"
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.seen: list[Any] = []
+        self.hold_logs = threading.Event()  # cleared: log bytes are not taken in, and pile up at the agent
+        self.hold_logs.set()
         self.channel = Channel("localhost", LocalTransport().connect(Host("localhost", (0,))), self._deliver)
         self.facts = self.channel.greet().facts
         self.channel.start()
         self.channel.send(Configure(protocol.VERSION, self.run_id, self.token, lease_s, grace_s, heartbeat_s))
 
     def _deliver(self, channel: Channel, message: Any) -> None:
+        if isinstance(message, LogBytes):
+            self.hold_logs.wait(LIMIT_S)
         self.inbox.put((time.monotonic(), message))
 
     def __enter__(self) -> LiveAgent:
@@ -84,6 +89,12 @@ class LiveAgent:
             {"rank": n, "local_rank": n, "argv": argv, "env": own, "cwd": cwd} for n, argv in enumerate(argvs)
         ]
         self.channel.send(Start(attempt, ranks, warm))
+
+    def ask(self, question: str, **args: Any) -> Answer:
+        """A question's answer."""
+        self.channel.send(protocol.Ask(1, question, args))
+        answer: Answer = self.wait(Answer)
+        return answer
 
     def wait(self, kind: type[Any], limit_s: float = LIMIT_S) -> Any:
         """The next message of a kind; all that came before it is in `seen`."""

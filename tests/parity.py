@@ -1,7 +1,7 @@
 """The parity matrix: combinations of everything the runtime can do, each against a plain loop in one process.
 
 A row is a number of ranks and what of the base recipe it changes. `scripts/correctness` writes the matrix, filled,
-into docs/correctness.md; tests/distperf/test_parity.py holds every row to its limits.
+into docs/correctness.md; tests/distperf/test_build_parity.py holds every row to its limits.
 """
 
 from __future__ import annotations

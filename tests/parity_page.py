@@ -15,7 +15,7 @@ HEAD = """\
 
 Made by `scripts/correctness`, which trains every combination below for {steps} steps on real ranks (gloo) and compares
 it with a plain loop in one process: no distperf engine, whole batches, autograd, torch's AdamW and clipping.
-`tests/distperf/test_parity.py` holds every row to its limit.
+`tests/distperf/test_build_parity.py` holds every row to its limit.
 
 {count} combinations, torch {torch}, {machine}, {minutes:.0f} minutes.
 

@@ -20,7 +20,8 @@ LINE_INTERVAL_S = 1.0
 class StepResult:
     """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks.
 
-    `loss_scale` is the step's, None without scaling; `skipped`: gradients overflowed and no weight changed.
+    `loss_scale` is the step's, None without scaling; `skipped`: gradients overflowed and no weight changed. `stop`: a
+    rank has been told to end, so this step is the last.
     """
 
     loss: float
@@ -29,6 +30,7 @@ class StepResult:
     tokens: int
     loss_scale: float | None = None
     skipped: bool = False
+    stop: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, refusal, whole
+from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, or_null, refusal, text, whole
 from distperf.recipe.sections import Auto, Path, Section
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -34,6 +34,7 @@ def variable_name() -> Kind:
 
 EnvName = Annotated[str, variable_name()]
 EnvValue = Annotated[str, free_text()]
+ShellLine = Annotated[str, text("a shell line")]
 
 
 class LaunchSection(Section):
@@ -75,14 +76,21 @@ class LaunchSection(Section):
     )
     grace_s: Annotated[float, number(least=0)] = Field(
         default=30.0,
-        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. The bundled runtime "
-        "leaves at once.",
+        description="Seconds between SIGTERM and SIGKILL: what a script gets to save and leave. On Ctrl-C and the like "
+        "the bundled runtime finishes its step and writes a checkpoint, which this must suffice for; when another rank "
+        "has failed there is nothing to save, and it gets 2 seconds at most.",
     )
     warm_start: Annotated[bool | Auto, or_auto(flag())] = Field(
         default="auto",
         description="Whether one process a node imports torch and forks the ranks. auto: for training and for scripts "
         "that import torch themselves, where a node has two ranks or more; a single rank starts directly and is "
         "forked when it is restarted. true: for any script and a single rank too; false: every rank is exec'ed.",
+    )
+    log_limit_bytes: Annotated[int | None, or_null(whole(1 << 20))] = Field(
+        default=None,
+        description="Most bytes kept of each rank's log, in an attempt's folder and on its node; the oldest go first, "
+        "half of this at a time, and the newest half is always there. What a node lets go before it was sent is marked "
+        "in the log. null: every byte is kept.",
     )
     env: dict[EnvName, EnvValue] = Field(
         default_factory=dict,
@@ -93,10 +101,17 @@ class LaunchSection(Section):
         default=(),
         description="Names of variables taken from your environment at launch, and never written anywhere.",
     )
+    setup: tuple[ShellLine, ...] = Field(
+        default=(),
+        description="Shell lines that each node runs in workdir before anything else, like `source env/bin/activate`; "
+        "ranks get the environment that they leave. One bash (no login shell) runs all of them, in order, with the "
+        "variables of env and env_secret, no input, and 300 seconds; each must end with code 0. They run once at "
+        "launch, and again where a host that was lost comes back. What they leave in the background is ended.",
+    )
     python: Path = Field(
         default="auto",
-        description="Interpreter of the ranks. auto: the path of the one that runs the launcher where a node has it, "
-        "else python3.",
+        description="Interpreter of the ranks. auto: the python3 that setup has put first on PATH, if it has; else the "
+        "path of the one that runs the launcher where a node has it, else python3.",
     )
     workdir: Path = Field(
         default=".",

@@ -69,8 +69,10 @@ launch:
   stall_timeout_s: auto         # without a step for this long, a run is stalled: stacks are taken, then a restart
   grace_s: 30                   # between SIGTERM and SIGKILL
   warm_start: auto              # one process a node imports torch and forks the ranks
+  log_limit_bytes: null         # most bytes kept of each rank's log; null: all
   env: {}                       # NAME: value, for every rank
   env_secret: []                # names taken from your environment and never written anywhere
+  setup: []                     # shell lines on every node before the ranks: ["source env/bin/activate"]
   python: auto
   workdir: .
 """

@@ -96,7 +96,12 @@ def remains(relay: protocol.Relay) -> Iterator[bytes]:
 def _rest(path: str, attempt: int, rank: int, logs: Any) -> Iterator[bytes]:
     with open(path, "rb") as file:
         offset = logs.get(str(rank), 0)
-        file.seek(offset)
+        try:
+            offset = os.lseek(
+                file.fileno(), offset, os.SEEK_DATA
+            )  # past what was let go (launch.log_limit_bytes)
+        except OSError:  # there is nothing more
+            return
         while True:
             data = file.read(CHUNK_BYTES)
             if not data:

@@ -5,12 +5,13 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from launcher import protocol
 from launcher.agent import link, processes, questions
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
+from launcher.agent.setup import Setup
 from launcher.agent.spool import Spool
 from launcher.agent.stacks import Looks
 from launcher.agent.warm import WarmStart
@@ -41,6 +42,8 @@ class Agent:
         self._steps: Dict[str, int] = {}
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
+        self._hurry = False  # what has not been sent of the logs stays here
+        self._setup: Optional[Tuple[int, Setup]] = None  # shell lines that run before any rank, and who asked
         self._looks: Optional[Looks] = None  # stacks that are being taken
         self._idle_told = True
         self._leaving = False
@@ -103,6 +106,7 @@ class Agent:
         elif isinstance(message, protocol.Start):
             self._start(message)
         elif isinstance(message, protocol.Stop):
+            self._hurry = self._hurry or message.hurry
             self._stop(message.grace_s)
         elif isinstance(message, protocol.TakeStacks):
             self._looks = self._ranks.look(time.monotonic())
@@ -129,16 +133,20 @@ class Agent:
 
     def _answer(self, ask: protocol.Ask) -> None:
         try:
+            if ask.question == "setup":  # answered when it has ended
+                os.write(self._guardian_fd, ask.args["token"].encode() + b"\n")
+                self._setup = ask.id, Setup(self._selector, **ask.args)
+                return
             self.say(protocol.Answer(ask.id, questions.answer(ask.question, ask.args), None))
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.say(protocol.Answer(ask.id, None, "%s: %s" % (ask.question, error)))
         self._heard = time.monotonic()  # the time that an answer takes is no silence of the controller's
 
     def _start(self, message: protocol.Start) -> None:
-        self._drop_ranks()
+        self._ranks.forget()
         self._ranks = Ranks(message.attempt, self._orders.token)
         self._steps = {}
-        self._kill_at, self._idle_told, self._looks = None, False, None
+        self._kill_at, self._idle_told, self._looks, self._hurry = None, False, None, False
         self._pending = message.ranks
         self._warm.begin(message)
 
@@ -181,6 +189,13 @@ class Agent:
     # What happens to ranks.
 
     def _reap(self) -> None:
+        if self._setup is not None:
+            number, setup = self._setup
+            self._heard = time.monotonic()  # a controller waits for it, however long it takes
+            if setup.over(self._heard):
+                self._setup = None
+                self.say(protocol.Answer(number, setup.answer(), None))
+            return
         for number, code, name in self._ranks.reap():
             rank = self._ranks.all[number]
             self._reporter(number, rank)(rank.report_fd)  # what it said before it ended comes first
@@ -211,6 +226,9 @@ class Agent:
             self._beat = now
             self._heartbeat()
         self._warm.keep_time(now)
+        trouble = self._ranks.trim_logs()
+        if trouble is not None:
+            self.say(protocol.Remark(trouble))
         if self._looks is not None and self._looks.over(now):
             self.say(protocol.StacksTaken(self._ranks.attempt, self._looks.finish()))
             self._looks = None
@@ -234,7 +252,8 @@ class Agent:
             return
         if self._outbox.flush():
             self._heartbeat()
-            self.say(protocol.Idle(self._ranks.attempt))
+            unsent, folder = self._ranks.unsent(), self._spool.folder if self._spool else ""
+            self.say(protocol.Idle(self._ranks.attempt, unsent, folder if unsent else ""))
             self._idle_told = True
 
     def _heartbeat(self) -> None:
@@ -242,6 +261,8 @@ class Agent:
         self.say(protocol.Heartbeat(self._ranks.attempt, steps, self._received))
 
     def _next_log_frame(self) -> Optional[bytes]:
+        if self._hurry:
+            return None
         for number, rank in list(self._ranks.all.items()):
             chunk = rank.log.next_chunk()
             if chunk is not None:
@@ -315,14 +336,13 @@ class Agent:
         until_beat = max(0.0, self._beat + self._orders.heartbeat_s - time.monotonic())
         return until_beat if self._idle_told else min(until_beat, LOG_LOOK_S)
 
-    def _drop_ranks(self) -> None:
-        self._ranks.forget()
-
     def _farewell(self) -> None:
-        self._drop_ranks()
+        self._ranks.forget(self._hurry)
         self._warm.close()
+        if self._setup is not None:
+            self._setup[1].close()
         if self._spool is not None:
-            self._spool.remove()
+            self._spool.remove(self._hurry)
         os.write(self._guardian_fd, b"bye\n")
         deadline = time.monotonic() + 1.0
         while not self._outbox.flush() and time.monotonic() < deadline:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import time
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 TOKEN_ENV = "DISTPERF_JOB_TOKEN"
@@ -59,11 +60,12 @@ def to_bytes(text: str) -> bytes:
 def rank_environment(base: Mapping[bytes, bytes], order: Dict[str, Any]) -> Dict[bytes, bytes]:
     """The node's own environment, less what another launcher may have left in it, plus what the order gives.
 
-    order: env (set), defaults (set where the node has none), devices (physical devices that the hostfile names),
-    slots (places chosen of the node's). Without `devices`, slots index what the node's own CUDA_VISIBLE_DEVICES
-    leaves visible; where all places are taken and no mask is set, none is set here either.
+    order: setup (what launch.setup made of the node's own), env (set), defaults (set where the node has none), devices
+    (physical devices that the hostfile names), slots (places chosen of the node's). Without `devices`, slots index what
+    the node's own CUDA_VISIBLE_DEVICES leaves visible; where all places are taken and no mask is set, none is set here
+    either.
     """
-    env = {k: v for k, v in base.items() if not is_of_a_rank(k)}
+    env = after_setup(base, order.get("setup"))
     for name, value in order.get("defaults", {}).items():
         env.setdefault(to_bytes(name), to_bytes(value))
     visible = visible_devices(
@@ -72,6 +74,16 @@ def rank_environment(base: Mapping[bytes, bytes], order: Dict[str, Any]) -> Dict
     if visible is not None:
         env[b"CUDA_VISIBLE_DEVICES"] = visible
     env.update((to_bytes(name), to_bytes(value)) for name, value in order["env"].items())
+    return env
+
+
+def after_setup(base: Mapping[bytes, bytes], setup: Optional[Dict[str, Any]]) -> Dict[bytes, bytes]:
+    """The node's own environment as launch.setup leaves it. setup: env, unset (launcher.setup.Changes)."""
+    env = {k: v for k, v in base.items() if not is_of_a_rank(k)}
+    if setup is not None:
+        env.update((to_bytes(name), to_bytes(value)) for name, value in setup["env"].items())
+        for name in setup["unset"]:
+            env.pop(to_bytes(name), None)
     return env
 
 
@@ -126,6 +138,16 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def kill_all(token: str, tries: int = 50) -> None:
+    """SIGKILL whatever carries the token, until none is left: one may fork while we look, or take a moment to go."""
+    for _ in range(tries):
+        left = with_token(token)
+        if not left:
+            return
+        send(left, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def group(pid: int) -> int:
     """The process group that a process is in; 0 when it has ended."""
     try:
@@ -147,8 +169,8 @@ def start_guardian(*close: int) -> int:
 
     Ranks die with the agent (parent-death signal), their own children do not. The guardian waits for the pipe's
     end of file, which no way of dying can avoid, and ends what carries the token. Tell it the token by writing it
-    as one line; an agent that closes the pipe after writing "bye" needs nothing from it. (The pipe trick is
-    Horovod's.)
+    as a line, the newest counts; an agent that closes the pipe after writing "bye" needs nothing from it. (The pipe
+    trick is Horovod's.)
     """
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -168,12 +190,8 @@ def start_guardian(*close: int) -> int:
 
 def _guard(read_end: int) -> None:
     with open(read_end, "rb") as pipe:
-        lines = pipe.read().decode().split("\n")
-    token, last_word = lines[0], lines[1:2]
-    if not token or last_word == ["bye"]:
+        said = pipe.read().decode().split()
+    if not said or said[-1] == "bye":
         return
-    for _ in range(50):  # a process may fork while we look: until none is left
-        left = with_token(token)
-        if not left:
-            return
-        send(left, signal.SIGKILL)
+    token = said[-1]
+    kill_all(token)

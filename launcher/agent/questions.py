@@ -6,7 +6,7 @@ import socket
 import subprocess
 from typing import Any, Callable, Dict, List, Optional
 
-from launcher.agent import probes
+from launcher.agent import probes, processes
 from launcher.agent.facts import interface_of
 
 
@@ -62,16 +62,18 @@ def interface(address: str) -> Optional[str]:
     return interface_of(address)
 
 
-def python(candidates: List[str], workdir: str, modules: List[str]) -> Dict[str, Any]:
+def python(
+    candidates: List[str], workdir: str, modules: List[str], setup: Optional[Dict[str, Any]] = None
+) -> Dict[str, Any]:
     """The first of `candidates` that exists, whether workdir can be entered, and versions of `modules` in it.
 
     A module's version is None when it is not installed; the interpreter's own stands under "python" (where modules
-    are asked for). Nothing is imported: torch alone would cost a second.
+    are asked for). Nothing is imported: torch alone would cost a second. setup: see `processes.after_setup`.
     """
     if not os.path.isdir(workdir) or not os.access(workdir, os.X_OK):
         return {"workdir": False, "python": None, "versions": {}}
     for candidate in candidates:
-        found = _versions(candidate, workdir, modules)
+        found = _versions(candidate, workdir, modules, processes.after_setup(os.environb, setup))
         if found is not None:
             return {"workdir": True, "python": candidate, "versions": found}
     return {"workdir": True, "python": None, "versions": {}}
@@ -87,13 +89,15 @@ for name in sys.argv[1:]:
 """
 
 
-def _versions(executable: str, workdir: str, modules: List[str]) -> Optional[Dict[str, Optional[str]]]:
+def _versions(
+    executable: str, workdir: str, modules: List[str], env: Dict[bytes, bytes]
+) -> Optional[Dict[str, Optional[str]]]:
     if not modules and os.path.isabs(executable):
         return {} if os.access(executable, os.X_OK) else None
     try:
         done = subprocess.run(
             [executable, "-c", _VERSIONS, *modules],
-            cwd=workdir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
+            cwd=workdir, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None

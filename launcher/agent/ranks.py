@@ -60,7 +60,7 @@ class Ranks:
 
     def start(self, order: Dict[str, Any], spool: Spool, nursery: Optional[Nursery] = None) -> Rank:
         """Start one rank, from the nursery where it fits. Raises OSError; nothing is left behind then."""
-        log = spool.open(self.attempt, order["rank"])
+        log = spool.open(self.attempt, order["rank"], order.get("log_limit_bytes"))
         order["env"]["TORCHELASTIC_ERROR_FILE"] = log.error_file
         order["env"][processes.STACK_FILE_ENV] = log.stack_file
         read_end, write_end = os.pipe()
@@ -132,11 +132,25 @@ class Ranks:
                 processes.send_group(leader, signal.SIGCONT)
         processes.send(others, number)  # once each: a second SIGTERM can mean "at once" to a program
 
-    def forget(self) -> None:
-        """Close pipes and drop logs; all ranks have ended and their logs are sent."""
+    def trim_logs(self) -> Optional[str]:
+        """Keep logs within their limit; why that cannot be done here, once."""
+        for rank in self.all.values():
+            try:
+                rank.log.trim()
+            except OSError as error:
+                return "launch.log_limit_bytes has no effect on this node's disk: %s" % error.strerror
+        return None
+
+    def unsent(self) -> Dict[str, int]:
+        """Bytes of each log that have not been handed on, where there are any."""
+        left = {str(number): rank.log.unsent() for number, rank in self.all.items()}
+        return {number: size for number, size in left.items() if size}
+
+    def forget(self, keep_unsent: bool = False) -> None:
+        """Close pipes and drop logs; all ranks have ended and their logs are sent, or shall stay."""
         for rank in self.all.values():
             os.close(rank.report_fd)
-            rank.log.close()
+            rank.log.close(keep_unsent)
         self.all = {}
         self._memory.close()
 

@@ -1,4 +1,4 @@
-"""init, schema, ckpt, data: files on this side, no run."""
+"""init, import, schema, ckpt, data: files on this side, no run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
     app.command("init")(init)
+    app.command("import")(import_)
     app.command("schema")(schema)
     app.add_typer(ckpt, name="ckpt")
     app.add_typer(data, name="data")
@@ -36,6 +37,41 @@ def init(
 
     for path in write_starter(folder):
         print(path)
+
+
+def import_(
+    config: str | None = typer.Argument(
+        None, metavar="[FILE]", help="ds_config.json, or a YAML of `accelerate config`."
+    ),
+    command: list[str] | None = typer.Argument(
+        None, metavar="-- COMMAND...", help="A command line of deepspeed, torchrun or accelerate launch."
+    ),
+    hostfile: Path | None = typer.Option(None, "--hostfile", metavar="FILE", help="DeepSpeed's hostfile."),
+    env: Path | None = typer.Option(
+        None, "--env", metavar="FILE", help="A .deepspeed_env: NAME=VALUE lines."
+    ),
+    ranks: int | None = typer.Option(
+        None, "--ranks", min=1, metavar="N", help="World size, for the batch equation."
+    ),
+    sets: list[str] | None = typer.Option(
+        None, "--set", metavar="KEY=VALUE", help="Fill in a key of the recipe."
+    ),
+) -> None:
+    """Turn a configuration or command line of DeepSpeed, Accelerate or torchrun into a recipe (on stdout)."""
+    from launcher.importing import Sources, imported
+    from launcher.imports import render
+
+    words = list(command or ())
+    if config is not None and not config.endswith(
+        (".json", ".yaml", ".yml")
+    ):  # what stands after -- without a file
+        words, config = [config, *words], None
+    path = None if config is None else Path(config)
+    sources = Sources(path, hostfile, env, ranks, tuple(sets or ()), tuple(words))
+    found = imported(sources)
+    print(render.recipe(found, ", ".join(sources.names)), end="")
+    for line in render.report(found, sources.names):
+        print(line, file=sys.stderr)
 
 
 def schema() -> None:

@@ -11,6 +11,7 @@ interpreter fed over stdin is mitogen's idea.)
 from __future__ import annotations
 
 import functools
+import re
 import secrets
 import zlib
 from collections.abc import Callable
@@ -38,6 +39,7 @@ _MODULES = (
     "launcher.agent.questions",
     "launcher.agent.outbox",
     "launcher.agent.link",
+    "launcher.agent.setup",
     "launcher.agent.loop",
     "launcher.agent.main",
 )
@@ -82,11 +84,19 @@ def ship(write: Callable[[bytes], None]) -> str:
 @functools.cache
 def payload() -> bytes:
     """Length and compressed agent; the nonce follows it."""
-    sources = {name: _source(name) for name in _MODULES}
+    sources = {name: without_docstrings(_source(name)) for name in _MODULES}
     packages = [name for name in _MODULES if any(other.startswith(name + ".") for other in _MODULES)]
     code = f"SOURCES={sources!r}\nPACKAGES={packages!r}\n{_SECOND_STAGE % NONCE_CHARS}"
     packed = zlib.compress(code.encode(), 6)
     return b"%08d" % len(packed) + packed
+
+
+_DOCSTRING = re.compile(r'(?:\A|(?<=:\n))( *)r?"""(?:[^"\\]|\\.|"{1,2}(?!"))*"""', re.DOTALL)
+
+
+def without_docstrings(source: str) -> str:
+    """What nobody reads on a node is not sent there: a quarter of the bytes. Lines keep their numbers."""
+    return _DOCSTRING.sub(lambda found: found[1] + '""' + "\n" * found[0].count("\n"), source)
 
 
 def _source(module: str) -> str:

@@ -106,6 +106,16 @@ class Channel:
             raise ProtocolError(self.host, f"the agent goes on with {attached!r:.80}")
         return attached.received
 
+    def ask(self, ask: protocol.Ask) -> protocol.Answer:
+        """Before `start`: what the agent answers. Raises as `greet`."""
+        frame = protocol.encode(ask)
+        self.talk.sent.add(frame)
+        self._stream.write(frame)
+        while not isinstance(answer := self._next(), protocol.Answer):
+            self._take([answer])
+        self.talk.heard(answer)
+        return answer
+
     def start(self, again: Iterable[bytes] = ()) -> None:
         """Let messages flow both ways, first the frames that have to be sent again."""
         for frame in again:

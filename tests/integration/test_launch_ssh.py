@@ -12,6 +12,8 @@ import zlib
 import pytest
 from integration.launches import RECIPE, distperf, gone, metrics, processes_of, start
 
+from distperf.checkpoint.manifest import list_checkpoints
+
 pytestmark = [pytest.mark.lab, pytest.mark.slow]
 LAB_HOSTS = 3
 
@@ -128,10 +130,41 @@ def test_stopping_leaves_no_process_on_any_node(place, how):
     assert run.status()["state"] == "stopped"
 
 
+def test_ctrl_c_keeps_the_last_step_and_a_resume_goes_on_to_the_last_bit(place):
+    """At a random step over 2 nodes: one checkpoint, of the last step that all ranks have finished."""
+    flags = [
+        "recipe.yaml",
+        "--hosts",
+        "hosts",
+        "--set",
+        "train.steps=60",
+        "--set",
+        "checkpoint.every_steps=1000",
+    ]
+    run, at = start(place, *flags), random.randint(2, 12)
+    run.until(lambda s: s["metrics"].get("step", 0) >= at)
+    run.process.send_signal(signal.SIGINT)
+    _, err = run.end(within_s=30)
+    assert run.process.returncode == 130, err
+    first, status = run.losses(), run.status()
+    assert {rank["step"] for rank in status["ranks"]} == {len(first)}
+    (saved,) = list_checkpoints(place / "checkpoints")
+    assert (saved.step, saved.complete) == (len(first), True)
+    assert f"go on with  distperf launch {run.run}/recipe.yaml --resume {run.run}" in err
+    resumed = start(place, *flags, "--resume", run.run.name)
+    assert f"resumed after step {len(first)}" in resumed.end()[0]
+    rest = {line["step"]: line["loss"] for line in metrics(resumed.run)}
+    whole = start(place, *flags, "--set", "checkpoint.dir=whole")
+    whole.end()
+    assert {**first, **rest} == whole.losses()
+    assert min(rest) == len(first) + 1
+
+
 def test_controller_killed_leaves_nothing(place):
-    """SIGKILL of the controller: after their lease the nodes' agents end the ranks; status says lost at once."""
+    """SIGKILL of the controller: status says lost; after their lease the agents end the ranks, which save together."""
     run = start(
-        place, "recipe.yaml", "--hosts", "hosts", "--set", "train.steps=4000", "--set",
+        place, "recipe.yaml", "--hosts", "hosts", "--set", "train.steps=4000", "--set", "checkpoint.every_steps=9999",
+        "--set",
         "launch={grace_s: 2, lease_s: 3, heartbeat_timeout_s: 2}",
     )  # fmt: skip
     run.until(lambda s: s["metrics"].get("step", 0) >= 2)
@@ -139,6 +172,7 @@ def test_controller_killed_leaves_nothing(place):
     run.process.communicate()
     assert gone(run.token(), within_s=10)
     assert run.status()["state"] == "lost"
+    assert [info.complete for info in list_checkpoints(place / "checkpoints")] == [True]
 
 
 def test_cut_link_ends_ranks_by_the_lease(lab, place):

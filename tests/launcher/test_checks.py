@@ -44,20 +44,22 @@ def test_candidates():
 def test_interpreter():
     """A missing folder hides the interpreter; a missing interpreter names what was tried; version and path are told."""
     host = Host("a", None)
-    (missing,) = checks.interpreter(host, NEEDS, answer(None, workdir=False))
+    (missing,) = checks.interpreter(host, NEEDS, answer(None, workdir=False), None)
     assert (missing.name, missing.ok) == ("workdir", False)
     assert "/w" in missing.found
-    _, none = checks.interpreter(host, NEEDS, answer(None))
+    _, none = checks.interpreter(host, NEEDS, answer(None), None)
     assert (none.name, none.ok) == ("python", False)
     assert f"{sys.executable} nor python3" in none.found
     assert "launch.python" in none.remedy
-    _, good = checks.interpreter(host, NEEDS, answer())
+    _, good = checks.interpreter(host, NEEDS, answer(), None)
     assert (good.ok, good.found, good.remedy) == (True, "/bin/py (3.11.2)", None)
 
 
 def test_own_workdir_of_a_host():
     """workdir= in the hostfile goes before the recipe's."""
-    (missing,) = checks.interpreter(Host("a", None, workdir="/mine"), NEEDS, answer(None, workdir=False))
+    (missing,) = checks.interpreter(
+        Host("a", None, workdir="/mine"), NEEDS, answer(None, workdir=False), None
+    )
     assert "/mine" in missing.found
 
 

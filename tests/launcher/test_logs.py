@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.logs import MAX_LINE_BYTES, Lines, LogFiles, prefix, printable, printable_lines
-from launcher.rundir import RunDir
+from launcher.logs import MAX_LINE_BYTES, Lines, prefix, printable, printable_lines
 
 
 def lines(*pieces, rest=True):
@@ -103,32 +102,3 @@ def test_any_text_is_printable_by_lines(text):
 def test_prefix():
     """Host and rank, in columns."""
     assert prefix("a", 3, 5, 2) == "a      3 | "
-
-
-def test_files_by_offset(tmp_path):
-    """What is sent twice lands once, in any order; a rank that says nothing has an empty log."""
-    run = RunDir(tmp_path)
-    files = LogFiles(run, 2, 2)
-    data = bytes(range(256)) * 4
-    for start in (512, 0, 256, 768, 256, 0):
-        files.write(1, start, data[start : start + 256])
-    files.write(1, 1024, b"end")
-    files.write(1, 1000, data[1000:])
-    assert run.log(2, 1).read_bytes() == data + b"end"
-    assert run.log(2, 0).read_bytes() == b""
-    assert run.log(2, 1).stat().st_mode & 0o077 == 0
-
-
-@given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 299), st.integers(1, 80)), max_size=8))
-def test_any_resending_is_harmless(data, again):
-    """Sending any pieces again changes nothing."""
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunDir(Path(folder))
-        files = LogFiles(run, 1, 1)
-        files.write(0, 0, data)
-        for start, size in again:
-            files.write(0, start, data[start : start + size]) if start < len(data) else None
-        assert run.log(1, 0).read_bytes() == data

@@ -3,7 +3,7 @@ import pytest
 from launcher import events
 from launcher.errors import HostfileError, UsageError
 from launcher.journal import Journal
-from launcher.logs import LogFiles
+from launcher.logfiles import LogFiles
 from launcher.readlogs import Choice, read
 from launcher.rundir import RunDir
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import supervise
+from launcher import attempts, supervise
 from launcher.actions import (
     Finish,
     GiveUp,
@@ -23,6 +23,7 @@ from launcher.events import (
     Heard,
     HeldUp,
     Interrupted,
+    LinkLost,
     NodeBack,
     NodeIdle,
     NodeLost,
@@ -43,6 +44,7 @@ from launcher.events import (
     Unplaceable,
     Wrote,
 )
+from launcher.state import Unsent
 
 HOSTS = ("a", "b")
 POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 10.0, "lease_s": 25.0, "grace_s": 30.0, "script": False}
@@ -73,7 +75,7 @@ class Run:
         self.actions = []
         self.events = []
         self.state = supervise.created(first)
-        self._take(supervise.begin(self.state))
+        self._take(attempts.begin(self.state))
 
     def _take(self, step):
         self.state, actions = step
@@ -169,7 +171,7 @@ def test_finished_when_done_and_idle():
 def test_early_exit_with_0_is_a_failure():
     """A rank that exits 0 without having said done has left its peers alone."""
     run = Run().start()
-    assert run.exit(2, 0) == (StopRanks(1, 30.0),)
+    assert run.exit(2, 0) == (StopRanks(1, 2.0),)
     assert run.state.failure.message == "exited with code 0 before the last step was done"
 
 
@@ -186,7 +188,7 @@ def test_a_script_may_exit_0_when_it_likes():
 def test_failure_stops_the_others(code):
     """running -> stopping with the first rank that fails; the others get their grace."""
     run = Run().start()
-    assert run.exit(1, code) == (StopRanks(1, 30.0),)
+    assert run.exit(1, code) == (StopRanks(1, 2.0),)
     assert run.state.state == "stopping"
 
 
@@ -296,7 +298,7 @@ def test_late_words_change_nothing():
 def test_lost_node_fails_the_attempt_and_is_reopened():
     """running -> stopping; the host is opened anew at once, and the next attempt waits for it."""
     run = Run().start()
-    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 30.0), Reopen("b"))
+    assert run.send(NodeLost, "b", "cut") == (StopRanks(1, 2.0), Reopen("b"))
     assert [r.state for r in run.state.ranks] == ["running", "running", "stopped", "stopped"]
     run.idle("a")
     assert run.send(Tick, dt=9.0) == ()
@@ -498,10 +500,31 @@ def test_exits_after_an_interrupt_are_no_failures():
 
 
 def test_second_interrupt_is_at_once():
-    """C08: the first one gives grace, any further one none."""
+    """C08: the first one gives grace and waits for logs, any further one neither."""
     run = Run().start()
     sent = [action for _ in range(3) for action in run.send(Interrupted, "SIGINT")]
-    assert [action.grace_s for action in sent] == [30.0, 0.0, 0.0]
+    assert sent == [StopRanks(1, 30.0), StopRanks(1, 0.0, hurry=True), StopRanks(1, 0.0, hurry=True)]
+
+
+def test_second_interrupt_does_not_wait_for_a_node_out_of_reach():
+    """Its ranks end by the lease, which is said; the first one still waits for the link to come back."""
+    run = Run().start()
+    run.send(LinkLost, "b", "reset")
+    run.send(Interrupted, "SIGINT")
+    assert run.idle("a") == []
+    _, note, finish = run.send(Interrupted, "SIGINT")
+    assert "b is out of reach and was not told: its ranks end themselves within 55 s" in note.text
+    assert finish == Finish("stopped", 130)
+
+
+def test_logs_that_were_not_waited_for_are_told():
+    """Where they are, by host, in the state that a journal gives too."""
+    run = Run().start()
+    run.send(Interrupted, "SIGINT")
+    run.send(Interrupted, "SIGINT")
+    run.send(NodeIdle, "a", {"0": 5, "1": 7}, "/tmp/x")
+    run.idle("b")
+    assert run.state.unsent == {"a": Unsent("/tmp/x", 12)}
 
 
 def test_step_of_a_run():
@@ -547,7 +570,7 @@ def test_a_stall_takes_stacks_then_stops():
     )
     assert run.send(StacksTaken, "a", {"0": waits, "1": waits}) == ()
     held_up, stop = run.send(StacksTaken, "b", {"2": own, "3": waits})
-    assert (held_up.event, stop) == (HeldUp(run.state.t, 1, 2), StopRanks(1, 30.0))
+    assert (held_up.event, stop) == (HeldUp(run.state.t, 1, 2), StopRanks(1, 2.0))
     failure = run.state.first_failure
     assert (failure.cause, failure.rank, failure.host, failure.step) == ("stall", 2, "b", 2)
     assert failure.message.startswith("has not finished step 3, in /t.py:7 load (no progress for 32 s")
@@ -560,7 +583,7 @@ def test_a_node_that_does_not_tell_is_not_waited_for_long():
     run = Run().start()
     stand_still(run)
     run.send(StacksTaken, "a", {"0": look(), "1": look()})
-    assert StopRanks(1, 30.0) in tick(run, 6)
+    assert StopRanks(1, 2.0) in tick(run, 6)
     run.exit(1, None, "SIGTERM")
     run.idle()
     assert (run.state.state, run.state.attempt) == ("starting", 2)
@@ -571,7 +594,7 @@ def test_a_rank_that_falls_while_stacks_are_taken():
     """Its own failure is the answer: the stall was its shadow."""
     run = Run().start()
     stand_still(run)
-    assert run.exit(3, 9) == (StopRanks(1, 30.0),)
+    assert run.exit(3, 9) == (StopRanks(1, 2.0),)
     assert run.state.first_failure.cause == "exit"
 
 

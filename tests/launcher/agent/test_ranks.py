@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -374,3 +375,33 @@ def test_attempts_follow_each_other():
             agent.to_idle()
             assert agent.log() == f"attempt {attempt}\n".encode()
             assert {message.attempt for message in agent.got((Exited, Idle, Started))} == {attempt}
+
+
+def test_a_stop_in_a_hurry_leaves_the_backlog_here():
+    """Nobody reads the link, so logs pile up: Idle comes at once with what is missing, which stays in the folder."""
+    with LiveAgent() as agent:
+        agent.hold_logs.clear()
+        agent.start(
+            "import os, time\nfor n in range(200): os.write(1, b'%07d\\n' % n * 12800)\nprint('end'); time.sleep(99)"
+        )
+        while (
+            not agent.spools()
+            or os.path.getsize(log := f"{agent.spools()[0]}/attempt-1-rank-00000.log") < 20_480_004
+        ):
+            time.sleep(0.02)
+        agent.channel.send(protocol.Stop(1, 0.0, True))
+        time.sleep(0.2)
+        told = time.monotonic()
+        agent.hold_logs.set()
+        idle = agent.wait(Idle)
+        assert time.monotonic() - told < 2
+        sent = agent.log()
+        assert idle.unsent == {"0": 20_480_004 - len(sent)}
+        assert len(sent) < 2_000_000
+        agent.channel.send(protocol.Bye())
+        agent.wait(Closed)
+        assert idle.folder == os.path.dirname(log)
+        with open(log, "rb") as file:
+            assert file.read(len(sent)) == sent
+        assert os.listdir(idle.folder) == [os.path.basename(log)]
+        shutil.rmtree(idle.folder)

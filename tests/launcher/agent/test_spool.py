@@ -3,6 +3,8 @@ import os
 
 import pytest
 
+from launcher import protocol
+from launcher.agent import link
 from launcher.agent.spool import CHUNK_BYTES, TAIL_LINES, Spool
 
 
@@ -73,3 +75,50 @@ def test_tail_holds_a_long_traceback(log):
     told = ["Traceback (most recent call last):", *frames, "ValueError: no"]
     os.write(log.write_fd, "\n".join(["before"] * 50 + told).encode() + b"\n")
     assert log.tail().split("\n") == told
+
+
+def test_a_limited_log_keeps_its_end(spool):
+    """Disk space stays within the limit, offsets are those of all that was written, and so are the bytes."""
+    limit, piece = 1 << 20, 64 << 10
+    log = spool.open(1, 0, limit)
+    written = b""
+    for n in range(64):
+        written += b"%08d" % n * (piece // 8)
+        os.write(log.write_fd, written[-piece:])
+        log.trim()
+        assert os.stat(log.path).st_blocks * 512 <= limit + piece
+    offset, data = log.next_chunk()
+    assert len(written) - limit <= offset <= len(written) - limit // 2
+    while (chunk := log.next_chunk()) is not None:
+        assert chunk[0] == offset + len(data)
+        data += chunk[1]
+    assert data == written[offset:]
+    assert log.unsent() == 0
+    log.rewind(0)
+    assert log.next_chunk()[0] == offset
+    log.close()
+
+
+def test_what_a_dead_agent_left_begins_after_the_hole(spool):
+    """The relay that finds no agent sends what is there, by its offset, and no zeros."""
+    log = spool.open(1, 0, 1 << 20)
+    written = b"%07d\n" * (1 << 18) % tuple(range(1 << 18))
+    os.write(log.write_fd, written)
+    log.trim()
+    frames = link.remains(protocol.Relay("run", "no-such-token", 1, {"0": 5}))
+    pieces = list(protocol.FrameReader().feed(b"".join(frames)))
+    assert pieces[0].offset == len(written) - (1 << 19)
+    assert b"".join(piece.data for piece in pieces) == written[pieces[0].offset :]
+
+
+def test_a_disk_without_holes_is_told_once(spool):
+    """The log is whole then."""
+    log = spool.open(1, 0, 4096)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), log.write_fd)
+    with open(log.path, "ab") as file:
+        file.write(b"x" * 10_000)
+    with pytest.raises(OSError, match=r"No such device|not supported|Invalid"):
+        log.trim()
+    log.trim()
+    assert log.next_chunk() == (0, b"x" * 10_000)
+    log.close()

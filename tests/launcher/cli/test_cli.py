@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -415,3 +416,18 @@ def test_tokens_are_found(cli):
     finally:
         stray.kill()
         stray.wait()
+
+
+def test_limited_logs_are_the_end_of_what_was_written(cli):
+    """launch.log_limit_bytes: both parts within the limit; `logs` shows them in order; the dry run knows the key."""
+    script = write(
+        cli,
+        "import os, time\nfor n in range(50):\n    os.write(1, b'%07d\\n' % n * 10000)\n    time.sleep(0.02)",
+    )
+    done = cli("launch", "--script", script, "--quiet", "--set", "launch.log_limit_bytes=1048576")
+    assert done.returncode == 0, done.stderr
+    log = find_run(None, cli.folder / "runs").log(1, 0)
+    shown = cli("logs", "--raw", "--rank", "0").stdout
+    assert b"".join(b"%07d\n" % n * 10000 for n in range(50)).decode().endswith(shown)
+    assert shown == Path(f"{log}.1").read_text() + log.read_text()
+    assert 1 << 19 <= len(shown) <= 1 << 20

@@ -3,6 +3,7 @@ import shlex
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -32,11 +33,29 @@ def test_size_budget():
     assert len(bundle.payload()) < 32_000
 
 
+def test_what_is_left_out_are_docstrings_alone():
+    """Code, comments and line numbers are those of the files."""
+    for module in bundle._MODULES:
+        whole = bundle._source(module)
+        sent = bundle.without_docstrings(whole)
+        assert sent.count("\n") == whole.count("\n")
+        assert code_of(sent) == code_of(whole)
+
+
+def code_of(source):
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            node.body[0].value.value = ""
+    return ast.dump(tree, include_attributes=False)
+
+
 def test_all_agent_modules_are_shipped():
     """Nothing that the agent imports of ours is missing from the bundle, and nothing else comes with it."""
     wanted = {"launcher", "launcher.protocol"}
-    from pathlib import Path
-
     import launcher
 
     folder = Path(launcher.__file__).parent / "agent"

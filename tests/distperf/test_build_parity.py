@@ -23,7 +23,7 @@ def cases():
         yield pytest.param(row, id=row.name, marks=marks)
 
 
-@pytest.mark.parametrize("row", cases())
+@pytest.mark.parametrize("row", list(cases()))
 def test_row(row):
     """Losses, norms and every parameter's gradient differ by less than the limit, or than thrice what order does."""
     found = difference(curves(row.world)[row], plain(row.plain_sets))
