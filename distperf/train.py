@@ -95,7 +95,10 @@ def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> No
         progress.step(step, result, time.perf_counter() - began)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
-        if is_due(step, spec.checkpoint, spec.train.steps):
+        saves = is_due(step, spec.checkpoint, spec.train.steps)
+        if trainer.replicas is not None and compares(step, spec.train.check_replicas_every, saves):
+            trainer.replicas.check(step)
+        if saves:
             save(step, trainer, writer, progress)
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
 
@@ -104,6 +107,11 @@ def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:
     """Whether a checkpoint is written after `step`."""
     every = checkpoint.every_steps
     return (every > 0 and step % every == 0) or (checkpoint.save_last and step == last)
+
+
+def compares(step: int, every: int, saves: bool) -> bool:
+    """Whether ranks compare what they must hold equal after `step`: now and then, and before it is saved."""
+    return every > 0 and (saves or step % every == 0)
 
 
 def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progress) -> None:
