@@ -129,10 +129,10 @@ def training(spec: RunSpec, *, attempt: int = 1, resume: str = "", **environ: st
         ranks.kill()
 
 
-def train(spec: RunSpec, **options: Any) -> Ranks:
+def train(spec: RunSpec, *, timeout_s: float = 90, **options: Any) -> Ranks:
     """Run to the end and insist on success."""
     with training(spec, **options) as ranks:
-        codes = ranks.wait()
+        codes = ranks.wait(timeout_s)
         assert not any(codes), (codes, ranks.output)
         return ranks
 
