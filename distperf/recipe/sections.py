@@ -258,7 +258,7 @@ class ParallelSection(Section):
     tp: Count = Field(
         default=1,
         description="Ranks that share every layer (tensor and sequence parallel). They communicate most: keep them "
-        "inside a node.",
+        "inside a node. Divides heads, kv_heads, ffn and positions; a model of one's own declares a tensor_plan.",
     )
     cp: Count = Field(
         default=1,
