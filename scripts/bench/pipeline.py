@@ -2,11 +2,11 @@
 
     python scripts/bench/pipeline.py [--schedule 1f1b zbv ...] [--micro-batches 4 8 16] [--steps 9] [--out FILE]
 
-Ideal: each stage's passes are timed with nothing to wait for, on both ranks at once, between steps of the pipeline; the
-timeline of the schedule with these costs is the time of an ideal step. `reached` is the median over pairs of ideal and
-pipelined step that ran one after the other, so that a slow minute hits both. `computing` is the share of the ranks'
-CPU time of a step that goes into the passes themselves: what is left is moving tensors and keeping order. Other users of
-the machine disturb it little.
+Ideal: each stage's passes are timed with nothing to wait for, on both ranks at once, before and after each step of the
+pipeline; the timeline of the schedule with these costs is the time of an ideal step, and `reached` the median of how
+much of it the step between reached, so that a slow minute hits both. `computing` is the share of the ranks' CPU time
+that goes into the passes themselves; the rest moves tensors and keeps order. Other users of the machine disturb that
+number little.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ def table(found: list[Result]) -> list[str]:
     for one in found:
         bubble = timeline(one.schedule, RANKS, one.micro_batches).bubble_share
         speed = one.micro_batches * BATCH * LENGTH / one.seconds
+        reached = f"{statistics.median(one.reached):.3f} ({min(one.reached):.2f} to {max(one.reached):.2f})"
+        computing = f"{statistics.median(one.computing):.3f}"
         lines.append(
-            f"| {one.schedule} | {one.micro_batches} | {bubble:.1%} | {speed:.0f} | {statistics.median(one.reached):.3f} "
-            f"({min(one.reached):.2f} to {max(one.reached):.2f}) | {statistics.median(one.computing):.3f} |"
+            f"| {one.schedule} | {one.micro_batches} | {bubble:.1%} | {speed:.0f} | {reached} | {computing} |"
         )
     return lines
 
