@@ -16,6 +16,7 @@ from distperf.data.store import SampleStore
 from distperf.errors import DistperfError, MeshError
 from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
+from distperf.measure.replicas import Replicas
 from distperf.model.blueprint import Blueprint, blueprint_of, refuse_unmatched
 from distperf.model.loss import loss_sum
 from distperf.optim.schedules import lr_at
@@ -106,6 +107,7 @@ def build_trainer(
         grad_clip=spec.train.grad_clip,
         counts=mesh.coordinates["tp"] == 0,
         scaled=scaled if spec.precision == "fp16" else None,
+        replicas=Replicas(assembly.parts, blueprint.shared if mesh.shape.pp > 1 else ()),
     )
 
 

@@ -37,6 +37,11 @@ def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:
     return (every > 0 and step % every == 0) or (checkpoint.save_last and step == last)
 
 
+def compares(step: int, every: int, saves: bool) -> bool:
+    """Whether ranks compare what they must hold equal after `step`: now and then, and before it is saved."""
+    return every > 0 and (saves or step % every == 0)
+
+
 def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progress) -> None:
     """Write a checkpoint and say so. Collective."""
     progress.phase("checkpoint")

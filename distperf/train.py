@@ -21,7 +21,7 @@ from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
 from distperf.recipe.runspec import RunSpec
-from distperf.saving import is_due, resume, save
+from distperf.saving import compares, is_due, resume, save
 from distperf.stop import StopRequest
 from distperf.trainer import Trainer
 
@@ -84,7 +84,10 @@ def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bo
         progress.step(step, result, time.perf_counter() - began)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
-        if is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on):
+        saves = is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on)
+        if trainer.replicas is not None and compares(step, spec.train.check_replicas_every, saves):
+            trainer.replicas.check(step)
+        if saves:
             save(step, trainer, writer, progress)
         if result.stop and step < spec.train.steps:
             progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from distperf.errors import DataError, DistperfError
 from distperf.measure.progress import StepResult
+from distperf.measure.replicas import Replicas
 from distperf.optim.clip import clip_factor
 from distperf.parallel.engine import Engine
 from distperf.passes import Passes
@@ -54,10 +55,15 @@ class Trainer:
         *,
         counts: bool = True,
         scaled: Scaled | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
-        """`counts`: of ranks that have equal losses (tensor-parallel ones) this is the one whose loss counts."""
+        """`counts`: of ranks that have equal losses (tensor-parallel ones) this is the one whose loss counts.
+
+        `replicas`: the weights, where they may be compared with those of other ranks.
+        """
         self.engine = engine
         self.scaled = scaled
+        self.replicas = replicas
         self._passes = passes
         self._lr_at = lr_at
         self._grad_clip = grad_clip

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from distperf import contract
-from distperf.errors import BatchError
+from distperf.errors import BatchError, MeshError, RecipeError
 from distperf.recipe.load import load_recipe, script_recipe
 from distperf.recipe.mesh import MeshShape
 from distperf.recipe.resolve import resolve
@@ -214,20 +214,20 @@ def _resolved(parsed: Parsed, hosts: tuple[Host, ...]) -> tuple[RunSpec | None, 
 def plan_again(planned: Planned, places: tuple[str, ...]) -> Planned:
     """The same run with other holders of its places, by host label ("": nobody).
 
-    The global batch stays: where it does not divide by the ranks there could be, the last ones are left out. Raises
-    RecipeError and PlacementError where nothing is left that fits.
+    The global batch stays, and so do the axes of the mesh that the recipe names: where the ranks there could be do not
+    fit these, the last ones are left out. Raises RecipeError and PlacementError where nothing is left that fits.
     """
     parsed, launch = planned.parsed, planned.parsed.recipe.launch
     known = {label(host): host for host in parsed.hosts}
     sizes = [len(host.slots or ()) for host in parsed.hosts]
     held = [first_slots((known[h],), size) for h, size in zip(places, sizes, strict=False) if h]
     hosts = tuple(host for one in held for host in one)
-    refused: BatchError | None = None
+    refused: RecipeError | None = None
     for size in range(sum(len(host.slots or ()) for host in hosts), 0, -1):
         fewer = first_slots(hosts, size)
         try:
             spec, mesh = _resolved(parsed, fewer)
-        except BatchError as error:
+        except (BatchError, MeshError) as error:
             refused = refused or error
             continue
         if len(fewer) < (len(places) if launch.min_nodes == "all" else launch.min_nodes):

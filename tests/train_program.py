@@ -57,7 +57,7 @@ def make_spec(
         model=TINY,
         frozen=(),
         data=DataSpec((), (), True, "byte", 16, "predict"),
-        train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False),
+        train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False, 7),
         optimizer=OptimizerSpec(
             "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0), ()
         ),
@@ -129,10 +129,10 @@ def training(spec: RunSpec, *, attempt: int = 1, resume: str = "", **environ: st
         ranks.kill()
 
 
-def train(spec: RunSpec, **options: Any) -> Ranks:
+def train(spec: RunSpec, *, timeout_s: float = 90, **options: Any) -> Ranks:
     """Run to the end and insist on success."""
     with training(spec, **options) as ranks:
-        codes = ranks.wait()
+        codes = ranks.wait(timeout_s)
         assert not any(codes), (codes, ranks.output)
         return ranks
 

@@ -67,6 +67,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
             train.seed,
             train.grad_clip,
             train.compile,
+            train.check_replicas_every,
         ),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,

@@ -77,6 +77,7 @@ class TrainSpec:
     seed: int
     grad_clip: float | None
     compile: bool
+    check_replicas_every: int  # steps; 0: never
 
 
 @dataclass(frozen=True)

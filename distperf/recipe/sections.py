@@ -161,6 +161,12 @@ class TrainSection(Section):
         description="Layers compiled by torch.compile. Off by default: the first step takes a minute or more, and "
         "every node needs a C++ compiler (on GPUs a C compiler and triton).",
     )
+    check_replicas_every: Annotated[int, whole(0)] = Field(
+        default=100,
+        description="Steps between comparisons, to the bit, of weights that several ranks must hold equal; also before "
+        "every checkpoint. A difference stops the run and names the rank. 0: never. The default costs next to nothing: "
+        "reading the weights once in 100 steps.",
+    )
 
 
 class ScheduleSection(Section):
@@ -252,7 +258,7 @@ class ParallelSection(Section):
     tp: Count = Field(
         default=1,
         description="Ranks that share every layer (tensor and sequence parallel). They communicate most: keep them "
-        "inside a node.",
+        "inside a node. Divides heads, kv_heads, ffn and positions; a model of one's own declares a tensor_plan.",
     )
     cp: Count = Field(
         default=1,

@@ -24,6 +24,7 @@ train:
   seed: 1
   grad_clip: 1.0                # null: no clipping
   compile: false                # layers by torch.compile
+  check_replicas_every: 100     # steps between comparisons of what ranks must hold equal; 0: never
 
 optimizer:
   name: adamw

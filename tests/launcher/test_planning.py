@@ -76,6 +76,19 @@ def test_slots_stay_empty_where_the_batch_does_not_divide(planned):
     assert shape(after) == ([("a", 0), ("a", 1), ("a", 2), ("b", 0)], (12, 3, 1))
 
 
+def test_slots_stay_empty_where_they_are_no_whole_pipeline(planned):
+    """A pipeline of 2 on 3 ranks: the third has no partner."""
+    before = planned(
+        "a slots=2",
+        "b slots=1",
+        "c slots=1",
+        sets=["launch.min_nodes=1", "parallel.pp=2", "train.micro_batch=1"],
+    )
+    after = plan_again(before, ("a", "b", ""))
+    assert shape(after) == ([("a", 0), ("a", 1)], (12, 1, 12))
+    assert after.mesh.pp == 2
+
+
 def test_too_few_nodes_for_the_batch(planned):
     """Where that would leave a node out that may not be missing, it is refused with the batch's numbers."""
     before = planned("a slots=4", "b slots=1", "c slots=7", sets=["launch.min_nodes=2"])

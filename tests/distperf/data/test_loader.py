@@ -21,7 +21,7 @@ def data(folder: Path | None, seq_len: int, boundary: str = "predict") -> DataSp
 
 
 def train(micro: int, accumulation: int = 1, world: int = 1) -> TrainSpec:
-    return TrainSpec(20, micro * accumulation * world, micro, accumulation, 1, None, False)
+    return TrainSpec(20, micro * accumulation * world, micro, accumulation, 1, None, False, 0)
 
 
 def make(folder: Path, ids: list[int], vocab: int = 10) -> Path:

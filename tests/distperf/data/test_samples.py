@@ -10,7 +10,7 @@ from distperf.recipe.runspec import TrainSpec
 
 
 def train(micro: int, accumulation: int, world: int, seed: int = 1) -> TrainSpec:
-    return TrainSpec(100, micro * accumulation * world, micro, accumulation, seed, None, False)
+    return TrainSpec(100, micro * accumulation * world, micro, accumulation, seed, None, False, 0)
 
 
 def step_of(step: int, world: int, spec: TrainSpec) -> list[int]:
