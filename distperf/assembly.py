@@ -13,6 +13,7 @@ from distperf.model.blueprint import Blueprint
 from distperf.model.dropout import Draws, attach_draws
 from distperf.parallel.compiled import compile_blocks
 from distperf.parallel.context import apply_context_parallel, context_slice
+from distperf.parallel.fp8 import apply_fp8
 from distperf.parallel.mesh import Mesh
 from distperf.parallel.recompute import apply_recompute
 from distperf.parallel.tensor import apply_tensor_parallel
@@ -33,7 +34,7 @@ class Assembly:
 
 
 def assemble(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch.device) -> Assembly:
-    """Build the model, cut it into stages, divide sequences, then layers; recompute what the recipe says, compile.
+    """Build the model, cut it into stages, make its products fp8, divide sequences, then layers; recompute, compile.
 
     Raises:
         DistperfError: the model cannot be divided in a way that the recipe asks for.
@@ -42,6 +43,8 @@ def assemble(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, device: torch.devi
     draws = Draws(spec.train.seed, device)
     parts = [blueprint.stage(stage) for stage in own] if own else [blueprint.build()]
     for part in parts:
+        if spec.precision == "fp8":
+            apply_fp8(part)
         if (context := mesh.group("cp")) is not None:
             apply_context_parallel(part, context, spec.parallel.cp_method)
         if (tensor := mesh.device_mesh("tp")) is not None:

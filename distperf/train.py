@@ -17,6 +17,7 @@ from distperf.data.together import open_data
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress, Workload
 from distperf.measure.recorder import answer_requests
+from distperf.parallel.fp8 import refuse_without_units
 from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
@@ -59,7 +60,10 @@ def run() -> bool:
 
 def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> tuple[Trainer, Workload]:
     """Trainer and workload. The blueprint, which may hold a whole copy of the initial values, is let go of here."""
-    spec, blueprint = orders.spec, orders.blueprint()
+    spec = orders.spec
+    if spec.precision == "fp8":
+        refuse_without_units(device)
+    blueprint = orders.blueprint()
     workload = build_workload(spec, blueprint, device)
     reporter().send("phase", phase="data")
     samples = open_data(spec.data, blueprint.vocab, ranks, store)

@@ -20,7 +20,7 @@ from distperf.recipe.runspec import OptimizerSpec
 
 __all__ = ["DTYPES", "Engine", "Fill", "OwnedTensor", "Piece", "build_engine"]
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 
 
 class Engine(Protocol):
@@ -105,7 +105,7 @@ def build_engine(
     a pipeline gradients stay whole until its last backward pass, so that stage 2 runs as stage 1.
 
     `parts`: the model, or the pipeline stages of it that this rank holds; a parameter is a DTensor where it is divided
-    over the tp axis. `precision`: fp32, bf16 or fp16. `accumulation`: micro-batches a step. `tied`: names of parameters
+    over the tp axis. `precision`: a key of DTYPES. `accumulation`: micro-batches a step. `tied`: names of parameters
     that first and last pipeline stage share; `ends_apart`: these two are on different ranks. `reshards`: stage 3 lets
     go of gathered weights between forward and backward pass.
 

@@ -73,13 +73,13 @@ def model_state(
     def part(bytes_each: int, divided: bool) -> int:
         return bytes_each * -(-count // (shards if divided else 1))
 
-    is_half = precision != "fp32"
+    is_half, half = precision != "fp32", "bf16" if precision == "fp8" else precision
     mixed = is_half and zero < 3
     gathered = 0
     if is_half and zero == 3:
         notes.append(
             f"{precision} with ZeRO-3: FSDP2 keeps its shards of parameters and gradients in fp32 (4n/N each); that is "
-            f"the master copy too, and {precision} copies exist only while a layer is gathered"
+            f"the master copy too, and {half} copies exist only while a layer is gathered"
         )
     if zero == 3 and not reshards:
         gathered = (2 if is_half else 4) * count

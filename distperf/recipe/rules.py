@@ -62,6 +62,8 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         yield from _tokenizer(recipe.model, recipe.data)
         yield from _context(recipe.model, recipe.data, recipe.parallel)
         yield from _tensor(recipe.model, recipe.data, recipe.parallel)
+    if recipe.precision == "fp8":
+        yield from _fp8(recipe.parallel)
     yield from _groups(recipe.optimizer)
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
@@ -181,6 +183,17 @@ def _tokenizer(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     ):
         text = f"missing key data.tokenizer (beside model.hf: {model.hf}/tokenizer.json, or byte)"
         yield Fault("data", text, at_key=True)
+
+
+def _fp8(parallel: ParallelSection) -> Iterator[Fault]:
+    """What divides or splits the products that fp8 takes over."""
+    if parallel.tp > 1:
+        yield Fault(
+            "precision", f"precision: fp8 does not work with parallel.tp ({parallel.tp}); take bf16, or tp: 1"
+        )
+    if parallel.pp > 1 and SCHEDULES[parallel.pp_schedule].splits_backward:
+        text = f"precision: fp8 does not work with pp_schedule {parallel.pp_schedule}, which splits the backward pass"
+        yield Fault("precision", f"{text}; take bf16, or 1f1b")
 
 
 def _groups(optimizer: OptimizerSection) -> Iterator[Fault]:

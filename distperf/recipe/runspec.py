@@ -164,7 +164,7 @@ class RunSpec:
     data: DataSpec
     train: TrainSpec
     optimizer: OptimizerSpec
-    precision: str  # fp32 | bf16
+    precision: str  # fp32 | bf16 | fp16 | fp8
     parallel: ParallelSpec
     activation_checkpoint: str  # none | selective | full
     checkpoint: CheckpointSpec

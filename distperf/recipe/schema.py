@@ -49,11 +49,12 @@ class Recipe(Section):
     optimizer: OptimizerSection = Field(
         default_factory=OptimizerSection, description="How parameters are updated."
     )
-    precision: Annotated[str, choice("fp32", "bf16", "fp16")] = Field(
+    precision: Annotated[str, choice("fp32", "bf16", "fp16", "fp8")] = Field(
         default="bf16",
         description="bf16: forward and backward in bfloat16, with fp32 master weights and reductions (half the memory "
         "and traffic of activations); fp16: likewise in float16, with dynamic loss scaling, for devices without bf16; "
-        "fp32: everything in fp32.",
+        "fp32: everything in fp32; fp8: as bf16, with the matrix products of the layers in fp8, on devices with fp8 "
+        "units (NVIDIA from compute capability 8.9; not with tp, nor with schedules that split the backward pass).",
     )
     parallel: ParallelSection = Field(
         default_factory=ParallelSection, description="How the model's state is divided over ranks."

@@ -39,7 +39,7 @@ optimizer:
     min_lr: 0
   groups: []                    # exceptions: [{match: ["embed_tokens.*"], lr_scale: 0.1, weight_decay: 0}]
 
-precision: bf16                 # fp16 or fp32
+precision: bf16                 # fp32, fp16 or fp8
 
 parallel:
   zero: 2                       # 0: nothing divided; 1: optimizer state; 2: gradients too; 3: parameters too

@@ -30,7 +30,7 @@ ALIASES = {
     "optimizer.schedule.name": "lr_scheduler lr_scheduler_type scheduler lr_schedule lr_decay_style",
     "optimizer.schedule.warmup_steps": "warmup warmup_iters num_warmup_steps warmup_ratio lr_warmup_steps",
     "optimizer.schedule.min_lr": "lr_min min_learning_rate",
-    "precision": "dtype torch_dtype mixed_precision bf16 fp16 fp32",
+    "precision": "dtype torch_dtype mixed_precision bf16 fp16 fp32 fp8",
     "parallel.zero": "zero_stage stage zero_optimization",
     "parallel.dp_shard": "dp fsdp data_parallel data_parallel_size dp_size",
     "checkpoint.every_steps": "save_steps save_interval save_every save_freq checkpoint_every",

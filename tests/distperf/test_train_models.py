@@ -74,6 +74,10 @@ def test_a_folder_of_transformers_trains(tmp_path):
             {"model": FactorySpec("factory", "own_models:bulid", {}, 128)},
             "model.factory own_models:bulid: bulid has no such name in",
         ),
+        (
+            {"precision": "fp8"},
+            "precision: fp8: this device (cpu) has no fp8 matrix units; set precision: bf16",
+        ),
         ({"frozen": ("layer.0.*",)}, "model.frozen: layer.0.* matches no parameter of this model"),
         (
             {"groups": GroupSpec(("*.biass",), 1.0, 0.0)},

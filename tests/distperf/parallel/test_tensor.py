@@ -258,15 +258,12 @@ class Sent(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if DTensor in types:
             return NotImplemented
-        name = func.name().removeprefix("_c10d_functional::").split(".")[0]
-        times = {
-            "all_gather_into_tensor": 1,
-            "reduce_scatter_tensor": 1 / self.size,
-            "all_reduce": 2 / self.size,
-        }
-        if name in times:
+        name = func.name().partition("::")[2].partition(".")[0].rstrip("_").replace("_", "")
+        times = {"allgatherintotensor": 1, "reducescattertensor": 1 / self.size, "allreduce": 2 / self.size}
+        if func.namespace in ("_c10d_functional", "c10d") and name in times:
+            first = args[0] if isinstance(args[0], Tensor) else args[0][0]
             self.counts[name] += 1
-            self.bytes += int(args[0].nbytes * times[name] * (self.size - 1))
+            self.bytes += int(first.nbytes * times[name] * (self.size - 1))
         return func(*args, **(kwargs or {}))
 
 
@@ -283,7 +280,7 @@ def check_bytes(mesh: DeviceMesh) -> None:
         with Sent(size) as backward:
             logits.to_local().sum().backward()
         assert forward.bytes == backward.bytes
-        assert set(forward.counts) == {"all_gather_into_tensor", "reduce_scatter_tensor"}
+        assert set(forward.counts) == {"allgatherintotensor", "reducescattertensor"}
         sent[layers] = forward.bytes + backward.bytes
     stream = BATCH * LENGTH * LLAMA.hidden * 4 * (size - 1) // size
     assert sent[2] - sent[1] == 8 * stream
@@ -299,7 +296,11 @@ def check_loss(mesh: DeviceMesh) -> None:
         targets[1, 5:9] = IGNORE
         one = logits.clone().requires_grad_()
         many = distribute_tensor(logits, mesh, [Shard(-1)], src_data_rank=None).requires_grad_()
-        found, expected = loss_sum(many, targets), loss_sum(one, targets)
+        with Sent(mesh.size()) as forward:
+            found = loss_sum(many, targets)
+        expected = loss_sum(one, targets)
+        assert forward.counts == {"allreduce": 2}
+        assert forward.bytes == 24 * targets.numel() * (mesh.size() - 1) // mesh.size()
         assert_equal_everywhere(found.detach(), "loss")
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
         with Sent(mesh.size()) as backward:

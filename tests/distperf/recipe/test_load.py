@@ -93,7 +93,7 @@ launch: {env: {RANK: 1, 2x: y, Z: [1]}, lease_s: 5}
         "r.yaml:5:3: unknown key train.stpes; did you mean train.steps?",
         "r.yaml:6:17: train.global_batch is many; it takes a whole number of at least 1",
         "r.yaml:7:3: unknown key train.num-epochs; did you mean train.steps?",
-        "r.yaml:8:12: precision is fp64; it takes fp32, bf16 or fp16",
+        "r.yaml:8:12: precision is fp64; it takes fp32, bf16, fp16 or fp8",
         "r.yaml:9:1: duplicate key precision, first at r.yaml:8:1",
         "r.yaml:10:13: unknown key optimizer.lora_r; allowed in optimizer: "
         "name, lr, betas, eps, weight_decay, schedule, groups",
@@ -249,7 +249,7 @@ def test_sets_go_on_top(load):
         ("train={steps: 1, steps: 2}", "duplicate key steps"),
         ("train.steps=!!int 3", "tag"),
         ("launch.env.A=#1", "reads as nothing in YAML"),
-        ("precision.x=1", "precision is a mapping; it takes fp32, bf16 or fp16"),
+        ("precision.x=1", "precision is a mapping; it takes fp32, bf16, fp16 or fp8"),
         ("train.steps.x=1", "train.steps is a mapping"),
         ("train=3", "train is 3; it takes a mapping"),
         ("model.heads=3", "model.heads is 3; it must divide model.hidden, 128"),

@@ -266,3 +266,13 @@ def test_the_tokenizer_of_a_folder_must_be_said(problems, load):
     assert line == "r.yaml:2:1: missing key data.tokenizer (beside model.hf: folder/tokenizer.json, or byte)"
     recipe = load(text, "data.tokenizer=folder/tokenizer.json")
     assert (recipe.model.hf, recipe.model.vocab) == ("folder", None)
+
+
+def test_fp8_is_refused_where_its_products_are_divided_or_split(problems, load):
+    """By the recipe alone, before anything starts."""
+    text = BASE + "precision: fp8\n"
+    load(text)
+    (line,) = problems(text + "parallel: {tp: 2}\n")
+    assert line == "r.yaml:4:12: precision: fp8 does not work with parallel.tp (2); take bf16, or tp: 1"
+    (line,) = problems(text + "parallel: {pp: 2, pp_schedule: zbv}\n")
+    assert "fp8 does not work with pp_schedule zbv, which splits the backward pass" in line
