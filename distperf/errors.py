@@ -4,6 +4,7 @@ DistperfError                      exit code
   RecipeError (ValueError)         2   the recipe or a --set flag; carries every problem found, with positions
     BatchError                     2   global batch, micro batch and ranks do not fit together
     MeshError                      2   the parallel axes do not multiply to the world size
+  ModelError                       1   a model that cannot be had, or not be trained as the recipe asks
   DataError                        1   text or token shards missing, too small, or damaged
   CheckpointError                  1   could not be written or read
     CheckpointMissing              1   none there, or not complete
@@ -34,6 +35,10 @@ class BatchError(RecipeError):
 
 class MeshError(RecipeError):
     """The sizes of the parallel axes do not fit the world size."""
+
+
+class ModelError(DistperfError):
+    """A model cannot be had, or cannot be trained as the recipe asks."""
 
 
 class DataError(DistperfError):

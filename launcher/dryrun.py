@@ -16,6 +16,7 @@ from launcher.planning import Parsed, Planned, Request, parse, plan, slots_known
 
 SCHEMA = 1
 SECRET = "***"
+ONCE_BUILT = "known once built: only the model's own code knows its parameters"
 UNKNOWN = "(known when the nodes have answered)"
 # What `plan --json` holds a place for: the planner fills it (memory of activations, time, what fits).
 OPEN = ("fits", "host_bytes", "disk_bytes", "step_s", "binding_limit")
@@ -63,6 +64,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
         and {"global": train.global_batch, "micro": train.micro_batch, "accumulation": train.accumulation},
         "parameters": spec and known_parameters(spec.model),
         "per_rank": per_rank,
+        "unknown": {"parameters": ONCE_BUILT, "per_rank": ONCE_BUILT} if spec and state is None else {},
         "pipeline": spec and pipeline.as_json(spec, drawn),
         **dict.fromkeys(OPEN),
         "reasons": spec.reasons if spec else {},
@@ -125,7 +127,7 @@ def _training_lines(planned: Planned, value: dict[str, Any]) -> list[str]:
 
 def _state_text(per_rank: dict[str, Any]) -> str:
     if per_rank["parameters_bytes"] is None:
-        return "known once built: only the model's own code knows its parameters"
+        return ONCE_BUILT
     kinds = ("parameters", "gradients", "optimizer")
     return ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds)
 

@@ -18,7 +18,7 @@ IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError"}
 CODE_ERRORS = IMPORT_ERRORS | {"SyntaxError", "IndentationError", "TabError"}
 # ... and what distperf itself raises for a recipe, data or a checkpoint (distperf.errors).
 FINAL_ERRORS = CODE_ERRORS | {
-    "RecipeError", "BatchError", "MeshError", "DataError", "CheckpointError", "CheckpointMissing",
+    "RecipeError", "BatchError", "MeshError", "ModelError", "DataError", "CheckpointError", "CheckpointMissing",
     "CheckpointCorrupt",
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from distperf.errors import DistperfError
+from distperf.errors import ModelError
 from distperf.model.factory import made_by_factory
 from distperf.model.flops import flops_per_token
 from distperf.model.hf import made_by_transformers
@@ -45,9 +45,9 @@ class Blueprint:
         return [name for name, _ in self.build().named_parameters()]
 
     def stage(self, stage: Stage) -> nn.Module:
-        """One stage of a pipeline. Raises DistperfError where the model cannot be cut."""
+        """One stage of a pipeline. Raises ModelError where the model cannot be cut."""
         if self.build_stage is None:
-            raise DistperfError("parallel.pp: this model cannot be cut into stages; set parallel.pp: 1")
+            raise ModelError("parallel.pp: this model cannot be cut into stages; set parallel.pp: 1")
         return self.build_stage(stage)
 
 
@@ -55,7 +55,7 @@ def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) ->
     """The blueprint of what a recipe names. `frozen`: patterns of parameters that are not trained.
 
     Raises:
-        DistperfError: the model cannot be had, or a pattern names none of its parameters.
+        ModelError: the model cannot be had, or a pattern names none of its parameters.
     """
     return freeze(_family(model, seed), frozen)
 
@@ -82,7 +82,7 @@ def freeze(blueprint: Blueprint, patterns: tuple[str, ...]) -> Blueprint:
     """The same model, of which parameters whose names match a pattern are not trained.
 
     Raises:
-        DistperfError: a pattern matches no parameter.
+        ModelError: a pattern matches no parameter.
     """
     if not patterns:
         return blueprint
@@ -106,10 +106,10 @@ def freeze(blueprint: Blueprint, patterns: tuple[str, ...]) -> Blueprint:
 
 
 def refuse_unmatched(key: str, patterns: tuple[str, ...], names: list[str]) -> None:
-    """Raise DistperfError where a pattern of a recipe's `key` matches none of a model's parameter names."""
+    """Raise ModelError where a pattern of a recipe's `key` matches none of a model's parameter names."""
     for pattern in patterns:
         if not any(matches(name, (pattern,)) for name in names):
             nearest = ", ".join(nearest_names(pattern, names))
-            raise DistperfError(
+            raise ModelError(
                 f"{key}: {pattern} matches no parameter of this model; the nearest names are {nearest}"
             )

@@ -72,7 +72,7 @@ class Dropout(nn.Module):
         """Drop from x (B, S, D); same shape and dtype out.
 
         Cost: peak extra 9 bytes an element, of which the mask, 1 byte, stays for the backward pass. On a CPU
-        the mask takes about a fifth of the time that torch's own dropout needs for its random numbers.
+        it takes 0.6 to 1.1 times as long as torch's own dropout.
         """
         if not self.training or self.p == 0.0:
             return x
@@ -109,9 +109,13 @@ def drop_mask(key: Tensor, samples: Tensor, positions: Tensor, features: int, p:
     rows = mix64(mix64(key + samples)[:, None] + positions)  # (B, S)
     low, high = rows.view(torch.int32).view(*rows.shape, 2).unbind(-1)
     columns = mix64(torch.arange(features, device=key.device)).view(torch.int32)[::2]
-    bits = low[..., None] ^ columns
-    bits = (bits ^ (bits >> 16)) * 0x7FEB352D
-    bits = (bits ^ (bits >> 15)) * (high | 1)[..., None]
+    bits = (
+        low[..., None] ^ columns
+    )  # in place from here: on a CPU a new tensor costs more than the arithmetic
+    bits ^= bits >> 16
+    bits *= 0x7FEB352D
+    bits ^= bits >> 15
+    bits *= (high | 1)[..., None]
     return bits < int(p * 2**32) - 2**31
 
 

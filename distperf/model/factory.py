@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from distperf.errors import DistperfError
+from distperf.errors import ModelError
 from distperf.model.init import Fill
 from distperf.recipe.runspec import FactorySpec
 
@@ -29,7 +29,7 @@ def made_by_factory(spec: FactorySpec, seed: int) -> tuple[nn.Module, Fill]:
     """The module with its parameters moved to the meta device, and the values that they had.
 
     Raises:
-        DistperfError: the function is not there, does not take these arguments, or makes no trainable module.
+        ModelError: the function is not there, does not take these arguments, or makes no trainable module.
         Exception: whatever the function itself raises.
     """
     where = f"model.factory {spec.factory}"
@@ -38,7 +38,7 @@ def made_by_factory(spec: FactorySpec, seed: int) -> tuple[nn.Module, Fill]:
     with _seeded(seed):
         module = function(**spec.args)
     if not isinstance(module, nn.Module):
-        raise DistperfError(f"{where}: returned {_kind(module)}; it must return a torch.nn.Module")
+        raise ModelError(f"{where}: returned {_kind(module)}; it must return a torch.nn.Module")
     refuse_untrainable(module, where)
     module.register_forward_hook(_OutputCheck(where, spec.vocab))
     return module, take_values(module)
@@ -54,14 +54,14 @@ def _function(name: str, where: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if not error.name or not f"{path}.".startswith(f"{error.name}."):
             raise  # the module is there, and what it imports is not
-        raise DistperfError(
+        raise ModelError(
             f"{where}: no module {error.name} in {os.getcwd()} or among the packages of {sys.executable}. Put it "
             "into launch.workdir, or install it on every node"
         ) from error
     function = getattr(module, attribute, None)
     if not callable(function):
         found = "has no such name" if function is None else f"is {_kind(function)}, no function"
-        raise DistperfError(f"{where}: {attribute} {found} in {module.__file__}")
+        raise ModelError(f"{where}: {attribute} {found} in {module.__file__}")
     return function  # type: ignore[no-any-return]  # whatever it is, it can be called
 
 
@@ -70,7 +70,7 @@ def _refuse_arguments(function: Callable[..., Any], args: dict[str, Any], where:
     try:
         signature.bind(**args)
     except TypeError as error:
-        raise DistperfError(f"{where}: {error}; model.args are given as keywords to {signature}") from None
+        raise ModelError(f"{where}: {error}; model.args are given as keywords to {signature}") from None
 
 
 @contextmanager
@@ -89,25 +89,25 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def refuse_untrainable(module: nn.Module, where: str) -> None:
-    """Raise DistperfError for what cannot be trained as it is."""
+    """Raise ModelError for what cannot be trained as it is."""
     parameters = dict(module.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
-        raise DistperfError(f"{where}: the module has no trainable parameter")
+        raise ModelError(f"{where}: the module has no trainable parameter")
     for name, parameter in parameters.items():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise DistperfError(
+            raise ModelError(
                 f"{where}: parameter {name} of a lazy module has no shape yet; give it its sizes"
             )
         if parameter.is_meta:
-            raise DistperfError(f"{where}: parameter {name} has no values (meta device); build it on the CPU")
+            raise ModelError(f"{where}: parameter {name} has no values (meta device); build it on the CPU")
         if not parameter.is_floating_point():
-            raise DistperfError(
+            raise ModelError(
                 f"{where}: parameter {name} is {parameter.dtype}; parameters are floating-point numbers. "
                 "Make it a buffer"
             )
     for name, child in module.named_modules():
         if isinstance(child, nn.modules.batchnorm._NormBase) and child.track_running_stats:
-            raise DistperfError(
+            raise ModelError(
                 f"{where}: {name} ({type(child).__name__}) keeps running statistics, which would differ between "
                 "ranks and be in no checkpoint. Use a norm without them (LayerNorm, RMSNorm, GroupNorm)"
             )
@@ -126,7 +126,7 @@ class _OutputCheck:
         if is_tensor and tuple(output.shape) == wanted and output.is_floating_point():
             return
         found = f"{tuple(output.shape)} {output.dtype}" if is_tensor else _kind(output)
-        raise DistperfError(
+        raise ModelError(
             f"{self._where}: for tokens {tuple(inputs[0].shape)} the module returned {found}; it must return logits "
             f"{wanted}, floating-point: (batch, positions, model.vocab)"
         )

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from distperf.errors import DistperfError
+from distperf.errors import ModelError
 from distperf.model.init import Fill
 from distperf.model.stored import stored_fill
 from distperf.recipe.runspec import HfSpec
@@ -30,7 +30,7 @@ def made_by_transformers(spec: HfSpec, seed: int) -> tuple[nn.Module, Fill, int]
     The values are those of the folder's safetensors, else made by the architecture's own rules from `seed`.
 
     Raises:
-        DistperfError: transformers is not installed, or the folder holds no model that it knows.
+        ModelError: transformers is not installed, or the folder holds no model that it knows.
     """
     where = f"model.hf {spec.path}"
     folder = Path(spec.path)
@@ -47,21 +47,21 @@ def _config(folder: Path, where: str) -> Any:
     try:
         transformers = importlib.import_module("transformers")
     except ModuleNotFoundError as error:
-        raise DistperfError(
+        raise ModelError(
             f"{where}: {error.name} is not installed; pip install 'distperf[hf]' on every node"
         ) from error
     path = folder / "config.json"
     try:
         kind = json.loads(path.read_bytes())["model_type"]
     except FileNotFoundError:
-        raise DistperfError(
+        raise ModelError(
             f"{where}: {path.absolute()} is not there (a path is relative to launch.workdir)"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DistperfError(f"{where}: {path} is no config.json of transformers: {error!r}") from error
+        raise ModelError(f"{where}: {path} is no config.json of transformers: {error!r}") from error
     transformers.logging.set_verbosity_error()
     if kind not in transformers.CONFIG_MAPPING:
-        raise DistperfError(
+        raise ModelError(
             f"{where}: transformers {transformers.__version__} has no architecture {kind}; code in a folder is not run"
         )
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -78,7 +78,7 @@ def _build(config: Any, where: str) -> nn.Module:
             )
     except ValueError as error:
         reason = str(error).partition("\n")[0]
-        raise DistperfError(f"{where}: no causal language model can be made of it: {reason}") from error
+        raise ModelError(f"{where}: no causal language model can be made of it: {reason}") from error
     assert isinstance(model, nn.Module), type(model)
     return model.train()
 
@@ -147,7 +147,7 @@ class _Initial:
             owner.register_parameter(name, parameter)
         for name, values in made.items():
             if values.isnan().any():
-                raise DistperfError(
+                raise ModelError(
                     f"{self._where}: transformers does not say what {path}.{name} starts from; put safetensors beside "
                     "config.json"
                 )

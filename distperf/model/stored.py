@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distperf.errors import DistperfError
+from distperf.errors import ModelError
 from distperf.model.init import Fill
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -58,7 +58,7 @@ def stored_fill(
     `aliases`: other names of parameters, or beginnings of names, that files may use.
 
     Raises:
-        DistperfError: a file cannot be read, or a parameter is not there or has another shape.
+        ModelError: a file cannot be read, or a parameter is not there or has another shape.
     """
     stored = _stored(folder)
     if not stored:
@@ -67,14 +67,12 @@ def stored_fill(
     for fqn, shape in shapes.items():
         names = sources(fqn, shape, stored.keys(), aliases)
         if not names:
-            raise DistperfError(
-                f"{folder}: its safetensors hold no {fqn} {shape}, which config.json asks for"
-            )
+            raise ModelError(f"{folder}: its safetensors hold no {fqn} {shape}, which config.json asks for")
         parts[fqn] = [stored[name] for name in names]
         found = sum(part.numel for part in parts[fqn])
         if found != math.prod(shape) or (len(names) == 1 and parts[fqn][0].shape != shape):
             shown = " and ".join(f"{part.name} {part.shape}" for part in parts[fqn][:2])
-            raise DistperfError(f"{folder}: {fqn} is {shape} by config.json, and {shown} in the safetensors")
+            raise ModelError(f"{folder}: {fqn} is {shape} by config.json, and {shown} in the safetensors")
     handles: dict[Path, Any] = {}
 
     def fill(fqn: str, shape: Sequence[int], start: int, stop: int) -> Tensor:
@@ -116,7 +114,7 @@ def _stored(folder: Path) -> dict[str, StoredTensor]:
             _refuse_pickles(folder)
             return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DistperfError(f"{folder / INDEX}: no index of safetensors: {error}") from error
+        raise ModelError(f"{folder / INDEX}: no index of safetensors: {error}") from error
     return {tensor.name: tensor for file in files for tensor in _header(folder / file)}
 
 
@@ -124,7 +122,7 @@ def _refuse_pickles(folder: Path) -> None:
     """Weights that nobody reads must not look like weights that were read."""
     pickles = sorted(path.name for path in folder.glob("pytorch_model*.bin"))
     if pickles:
-        raise DistperfError(
+        raise ModelError(
             f"{folder}: has {pickles[0]}, a pickle, which may run code when it is read. Convert it to safetensors, or "
             "take it away to start from random weights"
         )
@@ -141,7 +139,7 @@ def _header(file: Path) -> list[StoredTensor]:
             if name != "__metadata__"
         ]
     except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError) as error:
-        raise DistperfError(f"{file}: cannot be read as safetensors: {error}") from error
+        raise ModelError(f"{file}: cannot be read as safetensors: {error}") from error
 
 
 def _read(parts: Sequence[StoredTensor], start: int, stop: int, handles: dict[Path, Any]) -> Tensor:
@@ -164,5 +162,5 @@ def _elements(part: StoredTensor, start: int, stop: int, handles: dict[Path, Any
         handles[part.file] = handle
         rows: Tensor = handle.get_slice(part.name)[top:bottom] if part.shape else handle.get_tensor(part.name)
     except (OSError, safetensors.SafetensorError) as error:
-        raise DistperfError(f"{part.file}: cannot read {part.name}: {error}") from error
+        raise ModelError(f"{part.file}: cannot read {part.name}: {error}") from error
     return rows.flatten()[start - top * row : stop - top * row]

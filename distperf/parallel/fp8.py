@@ -15,7 +15,7 @@ import importlib
 import torch
 from torch import nn
 
-from distperf.errors import DistperfError
+from distperf.errors import ModelError
 from distperf.model.blocks import repeated_blocks
 
 CAPABILITY = (8, 9)  # of the first NVIDIA devices with fp8 matrix units
@@ -23,7 +23,7 @@ MULTIPLE = 16  # what the units want both sizes of a matrix to be a multiple of
 
 
 def refuse_without_units(device: torch.device) -> None:
-    """Raise DistperfError where a device has no fp8 matrix units."""
+    """Raise ModelError where a device has no fp8 matrix units."""
     if device.type != "cuda":
         found = f"this device ({device.type}) has no fp8 matrix units"
     elif torch.cuda.get_device_capability(device) < CAPABILITY:
@@ -32,7 +32,7 @@ def refuse_without_units(device: torch.device) -> None:
         found = f"{name} has no fp8 matrix units (compute capability {major}.{minor}; they come with 8.9)"
     else:
         return
-    raise DistperfError(f"precision: fp8: {found}; set precision: bf16")
+    raise ModelError(f"precision: fp8: {found}; set precision: bf16")
 
 
 def apply_fp8(part: nn.Module, *, emulate: bool = False) -> None:
@@ -41,17 +41,17 @@ def apply_fp8(part: nn.Module, *, emulate: bool = False) -> None:
     `emulate`: round as fp8 does, but multiply in higher precision: for devices without the units, and slow.
 
     Raises:
-        DistperfError: torchao is not installed, or no layer has sizes that fp8 units take.
+        ModelError: torchao is not installed, or no layer has sizes that fp8 units take.
     """
     try:
         float8 = importlib.import_module("torchao.float8")
     except ModuleNotFoundError as error:
-        raise DistperfError(
+        raise ModelError(
             f"precision: fp8 needs {error.name}, which is not installed; pip install 'distperf[fp8]' on every node"
         ) from error
     blocks = repeated_blocks(part)
     if not any(_fits(module, "") for block in blocks for module in block.modules()):
-        raise DistperfError(
+        raise ModelError(
             f"precision: fp8: no block of this model has an nn.Linear with sizes that are multiples of {MULTIPLE}; "
             "set precision: bf16"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,10 +57,20 @@ def shard_part(part: nn.Module, policy: Policy, shards: Peers, device: torch.dev
             reshard_after_forward=reshards,
             ignored_params=scalars,
         )
+    _expect_views(part)
     for index, module in enumerate(m for m in part.modules() if isinstance(m, FSDPModule)):
         _set_reductions(module, shards, FIRST_TAG + 2 * index)
     # What to_empty does, but for buffers, which have their values by now.
     part._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)  # type: ignore[no-untyped-call]
+
+
+def _expect_views(part: nn.Module) -> None:
+    """Logits may be a view (a linear layer's with a bias are): nothing changes them in place, so torch need not warn.
+
+    It does warn of a block that returns a view: what is added to that in place can lose gradients.
+    """
+    name = re.escape(f"FSDP2-wrapped module (FSDP{type(part).__name__}) returned a view tensor")
+    warnings.filterwarnings("ignore", message=name)
 
 
 def _set_reductions(module: FSDPModule, shards: Peers, tag: int) -> None:

@@ -75,12 +75,12 @@ def meeting(rank: int, source: int, length: int) -> tuple[slice, slice, bool]:
 
 @torch.library.custom_op("distperf::ring_attention", mutates_args=())
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
-    """Output as q, and log-sum-exp (B, H, s) fp32. Cost: at `Ring`.
+    """Output as q, in memory (B, s, H, K), and log-sum-exp (B, H, s) fp32. Cost: at `Ring`.
 
     One operator, so that recomputation can keep its results rather than send again, and compilers let it be.
     """
     out, lse = _forward(q, torch.stack((k, v)), Ring(named_group(group)))
-    return out.to(q.dtype), lse
+    return out.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2), lse
 
 
 @torch.library.custom_op("distperf::ring_attention_backward", mutates_args=())
@@ -90,12 +90,14 @@ def ring_attention_backward(
     """Gradients of q, k and v. Cost: at `Ring`."""
     ring = Ring(named_group(group))
     dq, dkv = _backward(grad, q, torch.stack((k, v)), out, lse, ring)
-    return dq.to(q.dtype), dkv[0].to(k.dtype, copy=True), dkv[1].to(v.dtype, copy=True)
+    return dq.to(q.dtype).contiguous(), dkv[0].to(k.dtype, copy=True), dkv[1].to(v.dtype, copy=True)
 
 
 @ring_attention.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, group: str) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return torch.empty_like(q.transpose(1, 2), memory_format=torch.contiguous_format).transpose(
+        1, 2
+    ), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @ring_attention_backward.register_fake

@@ -44,3 +44,20 @@ def test_whether_a_script_is_watched(tmp_path):
         outcome(Request(script="x.py", sets=("launch.stall_timeout_s=9",)), probe=False), with_commands=False
     )
     assert any("stalled after 9 s without a step" in line for line in given)
+
+
+def test_a_model_that_only_its_own_code_knows(tmp_path):
+    """Bytes of state are unknown before it is built, and the plan says so instead of guessing."""
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(
+        "model: {factory: 'mine:build', vocab: 300}\ndata: {synthetic: true}\ntrain: {steps: 1, global_batch: 8}\n"
+    )
+    found = outcome(Request(recipe=recipe, nproc=2), probe=False)
+    plan = as_json(found, with_commands=False)
+    assert plan["parameters"] is None
+    assert set(plan["per_rank"].values()) == {None}
+    assert plan["unknown"]["per_rank"].startswith("known once built")
+    assert any(
+        line.startswith("per rank   known once built: only the model's own code")
+        for line in as_text(found, with_commands=False)
+    )

@@ -24,7 +24,8 @@ from distperf.parallel.context import (
     context_span,
     divide_rows,
 )
-from distperf.parallel.ring import meeting
+from distperf.parallel.ring import meeting, ring_attention, ring_attention_backward
+from distperf.parallel.ulysses import exchange
 from distperf.recipe.runspec import ModelSpec
 
 SPEC = ModelSpec("llama", 2, 32, 8, 4, 48, 61, False, 1e4, 1e-5, 0.0)
@@ -127,6 +128,25 @@ def check_half_precision(group: dist.ProcessGroup) -> None:
         assert (ours - right).norm() <= 2 * (theirs - right).norm()
 
 
+def check_operators(group: dist.ProcessGroup) -> None:
+    """What compilers are told of the operators' results, shapes, strides and dtypes, is so."""
+    q, k, v, grad = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in projected(6, 2))
+    done = ring_attention(q, k, v, group.group_name)
+    for operator, tensors in (
+        (exchange, (q.movedim(2, 0),)),
+        (ring_attention, (q, k, v)),
+        (ring_attention_backward, (grad, q, k, v, *done)),
+    ):
+        real, told = (
+            torch.utils._pytree.tree_leaves(operator(*(t.to(device) for t in tensors), group.group_name))
+            for device in ("cpu", "meta")
+        )
+        for one, other in zip(real, told, strict=True):
+            assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype), (
+                operator
+            )
+
+
 def gradients(model: Llama, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     loss = loss_sum(model(inputs), targets)
     loss.backward()
@@ -155,6 +175,7 @@ def check_context() -> None:
                 check_model(group, method, dropout)
         check_attention(group, "ring", 3, 1)
         check_half_precision(group)
+        check_operators(group)
 
 
 @pytest.mark.slow

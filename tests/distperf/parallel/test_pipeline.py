@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -22,11 +23,13 @@ from distperf.recipe.runspec import ModelSpec
 from distperf.recipe.schedules import SCHEDULES, stage_count
 from distperf.recipe.stages import held_stages
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("pipeline")]
 
 MODEL = ModelSpec("llama", 8, 16, 4, 2, 24, 31, False, 1e4, 1e-5, 0.0)
 BATCH, LENGTH = 2, 6
 FACTOR = 0.5
+
+Case = tuple[str, tuple[int, ...], int, bool]  # schedule, layers of each stage, micro-batches, tied
 
 
 class Sampler:
@@ -130,30 +133,18 @@ def compare(
     return f"{schedule} {layers} {micro_batches}", loss_error, grad_error
 
 
-def compare_all(cases: list[tuple[str, tuple[int, ...], int, bool]]) -> list[tuple[str, float, float]]:
+def compare_all(cases: list[Case]) -> list[tuple[str, float, float]]:
     return [compare(*case) for case in cases]
 
 
-def test_every_schedule_on_two_ranks_is_one_process():
-    """Even and uneven stages, untied and tied (F04), few micro-batches and many, all equal to 1e-5."""
+def cases_on_two_ranks() -> list[Case]:
+    """Every schedule, even and uneven, untied and tied, with a few micro-batches and more."""
     splits = {2: [(4, 4), (5, 3)], 4: [(2, 2, 2, 2), (3, 1, 2, 2)]}
-    cases = [
-        (schedule, layers, micro_batches, tied)
-        for schedule in SCHEDULES
-        for layers, micro_batches, tied in zip(
-            splits[stage_count(schedule, 2)], (4, 6), (False, True), strict=True
-        )
-    ]
-    for by_rank in run_ranks(compare_all, 2, cases):
-        assert [entry for entry in by_rank if entry[1] > 1e-6 or entry[2] > 1e-5] == []
-
-
-def test_four_ranks_are_one_process():
-    """More stages than two, and more of them than fit evenly: 1F1B and the schedules with eight stages."""
-    cases = [("1f1b", (3, 2, 2, 1), 6, True), ("gpipe", (2, 2, 2, 2), 3, False)]
-    cases += [(name, (1,) * 8, 8, False) for name in SCHEDULES if stage_count(name, 4) == 8]
-    for by_rank in run_ranks(compare_all, 4, cases):
-        assert [entry for entry in by_rank if entry[1] > 1e-6 or entry[2] > 1e-5] == []
+    cases = []
+    for schedule in SCHEDULES:
+        even, uneven = splits[stage_count(schedule, 2)]
+        cases += [(schedule, even, 4, False), (schedule, uneven, 6, True)]
+    return cases
 
 
 class Kept:
@@ -199,15 +190,6 @@ def peaks() -> dict[str, list[tuple[int, int]]]:
     return {name: [memory_at_peak(name, cases[name], n) for n in (16, 32)] for name in cases}
 
 
-def test_memory_is_bounded_by_stages_not_by_micro_batches():
-    """Twice the micro-batches take no more memory in 1F1B and ZBV; in GPipe they take twice as much."""
-    for by_rank in run_ranks(peaks, 2):
-        for name in ("1f1b", "zbv"):
-            assert by_rank[name][1] == by_rank[name][0], by_rank
-        few, many = by_rank["gpipe"]
-        assert many[0] == 2 * few[0]
-
-
 def odd_cases() -> dict[str, object]:
     """What each rank sees of unusual things, so that one start of processes does for all."""
     seen: list[tuple[int, int]] = []
@@ -244,10 +226,46 @@ def _fail(x: Tensor) -> Tensor:
     raise DistperfError("no")
 
 
-def test_what_ranks_are_told():
+def on_two_ranks() -> tuple[
+    list[tuple[str, float, float]], dict[str, list[tuple[int, int]]], dict[str, object]
+]:
+    return compare_all(cases_on_two_ranks()), peaks(), odd_cases()
+
+
+@cache
+def two_ranks() -> list[tuple]:
+    """What both ranks saw, of one start of processes for all tests."""
+    return run_ranks(on_two_ranks, 2, timeout_s=240, group_timeout_s=120)
+
+
+def test_every_schedule_on_two_ranks_is_one_process_f04():
+    """Even and uneven stages, untied and tied (F04), few micro-batches and many, all equal to 1e-5."""
+    for compared, _, _ in two_ranks():
+        assert [entry for entry in compared if entry[1] > 1e-6 or entry[2] > 1e-5] == []
+
+
+def test_four_ranks_are_one_process():
+    """More stages than two, and more of them than fit evenly: 1F1B and the schedules with eight stages."""
+    cases = [("1f1b", (3, 2, 2, 1), 6, True), ("gpipe", (2, 2, 2, 2), 3, False)]
+    cases += [(name, (1,) * 8, 8, False) for name in SCHEDULES if stage_count(name, 4) == 8]
+    for by_rank in run_ranks(compare_all, 4, cases, timeout_s=240, group_timeout_s=120):
+        assert [entry for entry in by_rank if entry[1] > 1e-6 or entry[2] > 1e-5] == []
+
+
+def test_memory_is_bounded_by_stages_not_by_micro_batches():
+    """Twice the micro-batches take no more memory in 1F1B and ZBV; in GPipe they take twice as much."""
+    for _, by_schedule, _ in two_ranks():
+        for name in ("1f1b", "zbv"):
+            assert by_schedule[name][1] == by_schedule[name][0], by_schedule
+        few, many = by_schedule["gpipe"]
+        assert many[0] == 2 * few[0]
+
+
+def test_what_ranks_are_told_f06_f08():
     """Each stage's passes are announced and collected; only the last stage's rank has the loss (F06); a
-    micro-batch of another length is refused by all ranks (F08); errors are the first rank's own, and short."""
-    first, second = run_ranks(odd_cases, 2)
+    micro-batch of another length is refused by all ranks (F08); errors are the first rank's own, and short.
+    """
+    (_, _, first), (_, _, second) = two_ranks()
     for told in (first, second):
         assert told["micros"] == sorted((3, micro) for micro in range(4) for _ in range(2))
         assert told["collected"] == 8
