@@ -8,6 +8,8 @@ DistperfError                      exit code
   DataError                        1   text or token shards missing, too small, or damaged
   CheckpointError                  1   could not be written or read
     CheckpointMissing              1   none there, or not complete
+    CheckpointCorrupt              1   what is on disk is not what was written
+    CheckpointSuperseded           1   a later attempt of the run has begun
 """
 
 from __future__ import annotations
@@ -51,3 +53,16 @@ class CheckpointError(DistperfError):
 
 class CheckpointMissing(CheckpointError):
     """No complete checkpoint where one was asked for."""
+
+
+class CheckpointCorrupt(CheckpointError):
+    """What is on disk is not what was written. `file` is its name in the checkpoint, `span` the bytes concerned."""
+
+    def __init__(self, text: str, file: str = "", span: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(text)
+        self.file = file
+        self.span = span
+
+
+class CheckpointSuperseded(CheckpointError):
+    """A later attempt of the run has begun, so that this one may write no checkpoint any more."""

@@ -107,24 +107,26 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def exchange(value: Any) -> list[Any]:
+def exchange(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Every rank gives a JSON value and gets all ranks' values in rank order. No pickle crosses the network.
+
+    `group`: all ranks in a group of another thread's, where this one must not get between training's collectives.
 
     Cost: (world size - 1) x the longest text in bytes to each rank; that much times world size of memory.
     """
     text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-    lengths = [int(length) for length in _gather(torch.tensor([len(text)], device=device))]
+    device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+    lengths = [int(length) for length in _gather(torch.tensor([len(text)], device=device), group)]
     padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
     padded[: len(text)] = text
-    rows = _gather(padded)
+    rows = _gather(padded, group)
     return [json.loads(row[:n].numpy().tobytes()) for row, n in zip(rows, lengths, strict=True)]
 
 
-def _gather(tensor: torch.Tensor) -> list[torch.Tensor]:
+def _gather(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:
     """Every rank's tensor, on the CPU; all have the same shape."""
     gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, tensor)
+    dist.all_gather(gathered, tensor, group=group)
     return [each.cpu() for each in gathered]
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 
 from distperf.build import Orders
-from distperf.checkpoint.load import find_start, load
-from distperf.checkpoint.save import CheckpointWriter
+from distperf.checkpoint.background import HostCopy, SaveThread
+from distperf.checkpoint.choose import Retention
+from distperf.checkpoint.load import load_newest
+from distperf.checkpoint.manifest import Origin
+from distperf.checkpoint.save import CheckpointWriter, Position, Saved
+from distperf.checkpoint.shards import State
 from distperf.contract import RESUME_ENV
+from distperf.errors import CheckpointError, CheckpointSuperseded
 from distperf.measure.progress import Progress
 from distperf.recipe.runspec import CheckpointSpec
 from distperf.trainer import Trainer
@@ -16,12 +22,11 @@ from distperf.trainer import Trainer
 def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
     """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step."""
     checkpoint, told = orders.spec.checkpoint, os.environ.get(RESUME_ENV, "")
-    found = find_start(checkpoint.dir, orders.origin(), told, writes=checkpoint.is_on)
+    found = load_newest(checkpoint.dir, orders.origin(), told, trainer.engine.state, writes=checkpoint.is_on)
     if found is None:
         return 0
     for problem in found.passed_over:
         progress.event("checkpoint_damaged", f"passed over a damaged checkpoint: {problem}", problem=problem)
-    load(found, trainer.engine.state())
     trainer.engine.loaded()
     trainer.engine.optimizer_step = found.manifest.optimizer_step
     trainer.set_loss_scale(found.manifest.loss_scale)
@@ -42,26 +47,88 @@ def compares(step: int, every: int, saves: bool) -> bool:
     return every > 0 and (saves or step % every == 0)
 
 
-def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progress) -> None:
-    """Write a checkpoint and say so. Collective."""
-    progress.phase("checkpoint")
-    saved = writer.save(
-        step,
-        trainer.engine.state(),
-        optimizer_step=trainer.engine.optimizer_step,
-        tokens=progress.tokens_seen,
-        loss_scale=trainer.loss_scale,
-    )
-    what = (
-        f"saved {saved.size_bytes:,} bytes in {saved.seconds:.1f} s" if saved.written else "was there already"
-    )
-    progress.event(
-        "checkpoint",
-        f"checkpoint {saved.path}: {what}",
-        step=step,
-        path=str(saved.path),
-        written=saved.written,
-        bytes=saved.size_bytes,
-        seconds=saved.seconds,
-    )
-    progress.phase("train")
+class Checkpoints:
+    """Writes a run's checkpoints, beside training or while it waits, one at a time, and says how each went.
+
+    What one rank finds of a save, all ranks find (`agreed`), but not after the same step. So nothing collective follows
+    from it until all have waited for the save (`settle`): before the next one, and at the end.
+    """
+
+    def __init__(self, spec: CheckpointSpec, origin: Origin, progress: Progress) -> None:
+        """Collective."""
+        self._spec, self._progress = spec, progress
+        retention = Retention(spec.keep, spec.keep_every)
+        self._writer = CheckpointWriter(spec.dir, origin, retention) if spec.is_on else None
+        self._copy = HostCopy()
+        self._running: SaveThread | None = None
+        self._blocked_s = 0.0  # what the running save has kept training waiting
+
+    def must_stop(self) -> bool:
+        """A save has failed after which the run shall not go on; the last step's all-reduce tells the others."""
+        return self._running is not None and self._running.failed and self._spec.on_error == "stop"
+
+    def save(self, step: int, trainer: Trainer) -> None:
+        """Write a checkpoint. Collective. Waits for the one before, and for this one where it is not asynchronous.
+
+        Raises:
+            CheckpointError: it, or the one before, could not be written, and the recipe has the run stop for that; or
+                a later attempt of this run has begun.
+        """
+        assert self._writer is not None, "nothing is due where checkpoints are off"
+        began = time.monotonic()
+        self.settle()
+        self._progress.phase("checkpoint")
+        position = Position(
+            step, trainer.engine.optimizer_step, self._progress.tokens_seen, trainer.loss_scale
+        )
+        state: State = trainer.engine.state()
+        if self._spec.asynchronous:
+            state = self._copy.take(state)
+        self._running = SaveThread(self._writer, position, state)
+        self._blocked_s = time.monotonic() - began
+        if not self._spec.asynchronous:
+            self.settle()
+        self._progress.phase("train")
+
+    def look(self) -> None:
+        """Say how the running save went, if it is over; what shall stop the run waits for `settle`."""
+        if self._running is not None and self._running.has_ended and not self.must_stop():
+            self.settle()
+
+    def settle(self, *, last: bool = False) -> None:
+        """Wait for the running save, if any. `last`: nothing is saved after it, so that its failure is the run's.
+
+        Raises:
+            CheckpointError: as `save`; or it failed, and is the last.
+        """
+        running, self._running = self._running, None
+        if running is None:
+            return
+        if not running.has_ended:
+            self._progress.phase("checkpoint")
+        try:
+            self._tell(running.result())
+        except CheckpointError as error:
+            if last or self._spec.on_error == "stop" or isinstance(error, CheckpointSuperseded):
+                raise
+            step = running.position.step
+            text = f"{error}; training goes on, and the checkpoints before are as they were"
+            self._progress.event("checkpoint_failed", text, step=step, problem=str(error))
+        self._progress.phase("train")
+
+    def _tell(self, saved: Saved) -> None:
+        what = "was there already"
+        if saved.written:
+            what = f"saved {saved.size_bytes:,} bytes in {saved.seconds:.1f} s"
+            if self._spec.asynchronous:
+                what += f", training stopped for {self._blocked_s:.2f} s"
+        self._progress.event(
+            "checkpoint",
+            f"checkpoint {saved.path}: {what}",
+            step=saved.step,
+            path=str(saved.path),
+            written=saved.written,
+            bytes=saved.size_bytes,
+            seconds=saved.seconds,
+            blocked_s=self._blocked_s if self._spec.asynchronous else saved.seconds,
+        )

@@ -11,7 +11,6 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from distperf.build import Orders, build_trainer, build_workload
-from distperf.checkpoint.save import CheckpointWriter
 from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
 from distperf.data.together import open_data
 from distperf.failure import report_failure
@@ -22,7 +21,7 @@ from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
 from distperf.recipe.runspec import RunSpec
-from distperf.saving import compares, is_due, resume, save
+from distperf.saving import Checkpoints, compares, is_due, resume
 from distperf.stop import StopRequest
 from distperf.trainer import Trainer
 
@@ -78,13 +77,13 @@ def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bo
     SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then.
     """
     spec, stop = orders.spec, StopRequest()
-    writer = CheckpointWriter(spec.checkpoint.dir, orders.origin(), spec.checkpoint.keep)
+    checkpoints = Checkpoints(spec.checkpoint, orders.origin(), progress)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
     stop.listen()
     for step in range(done + 1, spec.train.steps + 1):
         began = time.perf_counter()
-        result = trainer.step(step, stop)
+        result = trainer.step(step, lambda: stop() or checkpoints.must_stop())
         progress.step(step, result, time.perf_counter() - began)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
@@ -92,10 +91,13 @@ def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bo
         if trainer.replicas is not None and compares(step, spec.train.check_replicas_every, saves):
             trainer.replicas.check(step)
         if saves:
-            save(step, trainer, writer, progress)
+            checkpoints.save(step, trainer)
+        checkpoints.look()
         if result.stop and step < spec.train.steps:
+            checkpoints.settle(last=True)
             progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
             return False
+    checkpoints.settle(last=True)
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
     return True
 

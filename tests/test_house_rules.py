@@ -21,7 +21,8 @@ PACKAGES = ("distperf", "launcher")
 # What the launcher may take from distperf: all of it loads without torch and numpy.
 TORCH_FREE = (
     "distperf.recipe", "distperf.contract", "distperf.errors", "distperf.version",
-    "distperf.checkpoint.manifest", "distperf.data.manifest",
+    "distperf.checkpoint.manifest", "distperf.checkpoint.verify", "distperf.checkpoint.choose",
+    "distperf.checkpoint.prune", "distperf.data.manifest",
 )  # fmt: skip
 SHIPPED = ("launcher.agent", "launcher.protocol")
 # A rank's main (the runtime's, and that of a program run in a forked rank) and the agent's.

@@ -14,6 +14,18 @@ _SHAPE_FIELDS = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "voca
 
 
 @dataclass(frozen=True)
+class Retention:
+    """The newest `keep` by step number stay (0: all), and for good each whose step `every` divides (0: none)."""
+
+    keep: int
+    every: int = 0
+
+    def keeps_always(self, step: int) -> bool:
+        """Whether the checkpoint after this step stays however old it gets."""
+        return self.every > 0 and step % self.every == 0
+
+
+@dataclass(frozen=True)
 class Start:
     """Where training starts: a checkpoint or, with None, nothing. `passed_over`: newer but damaged ones."""
 
@@ -61,9 +73,10 @@ def choose_start(
         CheckpointMissing: no complete one where one was asked for, or all that this run has are damaged.
         CheckpointError: `folder` holds later checkpoints of another run, which this run would run into.
     """
-    # A folder without a readable manifest names no run. It counts as ours when the run has others here.
+    # A folder without a readable manifest names no run. It counts as ours when the run has others here, or is told of
+    # none: rather than begin anew over what may be all that is left, refuse.
     own = [info for info in found if info.by(run_id)]
-    if own:
+    if own or not resume:
         own = [info for info in found if info.by(run_id) or info.manifest is None]
     if own and (attempt > 1 or not resume):
         start = newest(own, folder)
@@ -102,12 +115,13 @@ def refuse_other_model(checkpoint: CheckpointInfo, model: dict[str, Any]) -> Non
 
 
 def choose_removals(
-    found: Sequence[CheckpointInfo], run_id: str, keep: int, just_written: int
+    found: Sequence[CheckpointInfo], run_id: str, retention: Retention, just_written: int
 ) -> list[CheckpointInfo]:
-    """Complete checkpoints of this run beyond the newest `keep` by step number (0: all stay).
+    """Complete checkpoints of this run that need not be kept.
 
-    To be asked once `just_written` is complete: the one a run started from outlives the writing of the next.
+    To be asked once `just_written` is complete: the one a run started from outlives the writing of the next. Those
+    of later steps were passed over when it started, as damaged; they neither count nor go.
     """
-    own = [info for info in found if info.by(run_id) and info.complete]
-    surplus = own[:-keep] if keep else []
-    return [info for info in surplus if info.step != just_written]
+    own = [info for info in found if info.by(run_id) and info.complete and info.step <= just_written]
+    surplus = own[: -retention.keep] if retention.keep else []
+    return [info for info in surplus if not retention.keeps_always(info.step)]

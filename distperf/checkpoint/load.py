@@ -1,17 +1,21 @@
-"""Find the checkpoint to start from and fill the training state with it. Every rank calls these."""
+"""Find the checkpoint to start from and fill the training state with it. Every rank calls these.
+
+Rank 0 looks at the folder and checks what is small (manifest, indexes); then each rank checks what it reads. Damage
+found by either sends all ranks to the checkpoint before.
+"""
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from distperf.checkpoint import shards
 from distperf.checkpoint.agree import agreed
-from distperf.checkpoint.choose import choose_start, refuse_other_model
+from distperf.checkpoint.choose import Start, choose_start, refuse_other_model
+from distperf.checkpoint.index import INDEX
 from distperf.checkpoint.manifest import (
     MANIFEST,
     CheckpointInfo,
@@ -20,9 +24,13 @@ from distperf.checkpoint.manifest import (
     claim,
     inspect,
     list_checkpoints,
+    manifest_of,
 )
-from distperf.checkpoint.save import remove_leftovers
-from distperf.errors import CheckpointError, CheckpointMissing
+from distperf.checkpoint.read import Stored
+from distperf.checkpoint.removal import remove_leftovers
+from distperf.checkpoint.shards import METADATA, State
+from distperf.checkpoint.verify import damaged_files
+from distperf.errors import CheckpointCorrupt, CheckpointMissing
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,30 @@ class Found:
     passed_over: tuple[str, ...]
 
 
-def find_start(folder: str, origin: Origin, resume: str, *, writes: bool = True) -> Found | None:
+def load_newest(
+    folder: str, origin: Origin, resume: str, state: Callable[[], State], *, writes: bool = True
+) -> Found | None:
+    """Fill every rank's pieces from the newest checkpoint that is whole, and return it; None: start from nothing.
+
+    Collective. Arguments as of `find_start`; `state` gives the pieces to fill, and is asked for if there is one.
+
+    Raises:
+        CheckpointError: as `find_start` and `load`, but not for damage while an older one is left to try.
+    """
+    damaged: dict[str, str] = {}
+    while (found := find_start(folder, origin, resume, damaged, writes=writes)) is not None:
+        try:
+            load(found, state())
+        except CheckpointCorrupt as error:
+            damaged[str(found.path)] = str(error)
+        else:
+            break
+    return found
+
+
+def find_start(
+    folder: str, origin: Origin, resume: str, damaged: Mapping[str, str] | None = None, *, writes: bool = True
+) -> Found | None:
     """Choose where to start; None means from nothing. Collective; only rank 0 looks at the disk.
 
     Also removes what an earlier attempt of this run left half written in `folder`, and shuts such an attempt out.
@@ -43,6 +74,7 @@ def find_start(folder: str, origin: Origin, resume: str, *, writes: bool = True)
         folder: checkpoint.dir
         origin: this run
         resume: a checkpoint folder or a folder that holds some; "" for this run's own newest, if any
+        damaged: what was found wrong with checkpoints when they were read, by path
         writes: this run will save there
 
     Raises:
@@ -54,51 +86,68 @@ def find_start(folder: str, origin: Origin, resume: str, *, writes: bool = True)
             return None
         if writes and origin.attempt > 1:
             claim(Path(folder), origin.run_id, origin.attempt)
-        return _look(folder, origin, resume)
+        return _look(folder, origin, resume, dict(damaged or {}))
 
     chosen = agreed("cannot start", look)[0]
     if chosen is None:
         return None
-    return Found(Path(chosen["path"]), Manifest(**chosen["manifest"]), tuple(chosen["passed_over"]))
+    return Found(Path(chosen["path"]), manifest_of(chosen["manifest"]), tuple(chosen["passed_over"]))
 
 
-def load(found: Found, state: shards.State) -> None:
+def load(found: Found, state: State) -> None:
     """Fill every rank's pieces in place. Collective: all ranks succeed or all raise.
 
     Raises:
-        CheckpointError: a tensor is not there, or a file cannot be read.
+        CheckpointCorrupt: some bytes that a rank needs are not what was written; names file and tensors.
+        CheckpointError: a tensor is not there, or has another shape.
 
-    Cost: no tensor bytes are sent: each rank reads what it needs from the folder.
+    Cost: no tensor bytes are sent: each rank reads what it needs from the folder; peak extra as `Stored.fill`.
     """
-    agreed(f"cannot load {found.path}", lambda: _read(found.path, state))
+    agreed(f"cannot load {found.path}", lambda: Stored(found.path, found.manifest).fill(state))
 
 
-def _read(path: Path, state: shards.State) -> None:
-    try:
-        shards.read_shards(path, state)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _look(folder: str, origin: Origin, resume: str) -> dict[str, Any] | None:
+def _look(folder: str, origin: Origin, resume: str, damaged: dict[str, str]) -> dict[str, Any] | None:
     remove_leftovers(folder, origin.run_id)
-    start = choose_start(
-        folder=folder,
-        found=list_checkpoints(folder),
-        run_id=origin.run_id,
-        resume=resume,
-        asked=_asked(resume),
-        attempt=origin.attempt,
-    )
-    if start.checkpoint is None:
-        return None
-    refuse_other_model(start.checkpoint, origin.model)
+    found, asked = list_checkpoints(folder), _asked(resume)
+    while True:
+        start = choose_start(
+            folder=folder,
+            found=_marked(found, damaged),
+            run_id=origin.run_id,
+            resume=resume,
+            asked=_marked(asked, damaged),
+            attempt=origin.attempt,
+        )
+        if start.checkpoint is None:
+            return None
+        problem = _small_damage(start.checkpoint)
+        if problem is None:
+            break
+        damaged[str(start.checkpoint.path)] = problem
+    return _chosen(start, origin)
+
+
+def _chosen(start: Start, origin: Origin) -> dict[str, Any]:
+    assert start.checkpoint is not None
     assert start.checkpoint.manifest is not None, "only complete checkpoints are chosen"
+    refuse_other_model(start.checkpoint, origin.model)
     return {
         "path": str(start.checkpoint.path),
         "manifest": asdict(start.checkpoint.manifest),
         "passed_over": [info.problem for info in start.passed_over],
     }
+
+
+def _small_damage(info: CheckpointInfo) -> str | None:
+    """What is wrong with the files that say where tensors lie. Each rank checks of the others what it reads."""
+    assert info.manifest is not None
+    small = [name for name in (INDEX, METADATA) if name in info.manifest.files]
+    found = damaged_files(info.path, info.manifest, small)
+    return found[0].problem if found else None
+
+
+def _marked(found: Sequence[CheckpointInfo], damaged: Mapping[str, str]) -> list[CheckpointInfo]:
+    return [replace(info, problem=damaged.get(str(info.path), info.problem)) for info in found]
 
 
 def _asked(resume: str) -> list[CheckpointInfo]:

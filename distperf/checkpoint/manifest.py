@@ -1,12 +1,16 @@
-"""What a checkpoint folder says about itself. Standard library only: the launcher reads it without torch.
+"""What a checkpoint folder says about itself. No torch: the launcher reads it.
 
 DIR/step-00000050/            a checkpoint; it gets this name only when everything below is on disk
     __0_0.distcp ...          the ranks' shards and
-    .metadata                 where each tensor's pieces lie in them (torch.distributed.checkpoint's format)
-    manifest.json             what it is and how long every file is; written last
+    index.json                where each tensor's pieces lie in them
+    .metadata                 the same for other tools (torch.distributed.checkpoint's format)
+    manifest.json             what it is, how long every file is, and the hashes of its blocks; written last
 DIR/.step-00000050.partial-2-1f3870be    being written by attempt 2 of the run with that tag
 DIR/latest                    symlink to the newest
 DIR/.attempt-1f3870be         which attempt of the run with that tag may write here
+
+The first line of manifest.json holds the hash of all that follows, so that damage to it is found before anything in it
+is believed.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distperf.errors import CheckpointError, CheckpointMissing
+from distperf.checkpoint.blocks import FileSum, HashingWriter, hash_of
+from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 
 MANIFEST = "manifest.json"
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 LATEST = "latest"
 
 _STEP_NAME = re.compile(r"step-(\d{8,})")
@@ -45,17 +50,24 @@ class Origin:
 
 @dataclass(frozen=True)
 class Manifest(Origin):
-    """A checkpoint's manifest.json. `files` maps each file's name to its size in bytes."""
+    """A checkpoint's manifest.json. `files`: all files but itself, by name."""
 
     schema: int
     step: int
     optimizer_step: int
     tokens: int  # valid targets trained on so far
     loss_scale: dict[str, Any] | None  # of fp16: the next step's LossScale
-    files: dict[str, int]
+    files: dict[str, FileSum]
+    hash: str  # of the blocks: xxh3-128
+    block_bytes: int
     created: str  # UTC, ISO 8601
     distperf: str
     torch: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(sums.bytes for sums in self.files.values())
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ class CheckpointInfo:
     @property
     def size_bytes(self) -> int:
         """Bytes on disk, by the manifest; 0 without one."""
-        return sum(self.manifest.files.values()) if self.manifest else 0
+        return self.manifest.size_bytes if self.manifest else 0
 
     def by(self, run_id: str) -> bool:
         """True when this run wrote it."""
@@ -85,6 +97,11 @@ class CheckpointInfo:
 def step_name(step: int) -> str:
     """Folder name of the checkpoint after `step`."""
     return f"step-{step:08d}"
+
+
+def is_step_name(name: str) -> bool:
+    """Whether a folder of this name is a checkpoint, or was to be one."""
+    return _STEP_NAME.fullmatch(name) is not None
 
 
 def hidden_name(step: int, kind: str, attempt: int, run_id: str) -> str:
@@ -148,14 +165,14 @@ def inspect(path: Path) -> CheckpointInfo:
     return CheckpointInfo(path, manifest.step, manifest, _damage(path, manifest.files))
 
 
-def _damage(path: Path, files: dict[str, int]) -> str | None:
-    for name, size in sorted(files.items()):
+def _damage(path: Path, files: dict[str, FileSum]) -> str | None:
+    for name, sums in sorted(files.items()):
         try:
             found = (path / name).stat().st_size
         except OSError as error:
             return f"{path / name}: {error.strerror}"
-        if found != size:
-            return f"{path / name}: {found} bytes, {size} were written"
+        if found != sums.bytes:
+            return f"{path / name}: {found} bytes, {sums.bytes} were written"
     return None
 
 
@@ -164,31 +181,49 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
     Raises:
         CheckpointMissing: no manifest there: not a checkpoint.
-        CheckpointError: it cannot be read, or was written by a newer distperf.
+        CheckpointCorrupt: it is not what was written, or cannot be read.
+        CheckpointError: it was written by a newer distperf.
     """
     file = Path(path) / MANIFEST
     try:
-        fields = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
     except FileNotFoundError as error:
         raise CheckpointMissing(f"{path}: not a checkpoint: it holds no {MANIFEST}") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file}: cannot be read: {error}") from error
-    found = fields.get("schema") if isinstance(fields, dict) else None
-    if found != MANIFEST_SCHEMA:
-        raise CheckpointError(f"{file}: schema {found}; this distperf reads {MANIFEST_SCHEMA}")
-    missing = {field.name for field in dataclasses.fields(Manifest)} - fields.keys()
-    if missing:
-        raise CheckpointError(f"{file}: lacks {', '.join(sorted(missing))}")
-    if not isinstance(fields["step"], int) or not isinstance(fields["files"], dict):
-        raise CheckpointError(
-            f"{file}: damaged: step is {fields['step']!r}, files {type(fields['files']).__name__}"
+    except OSError as error:
+        raise CheckpointCorrupt(f"{file}: cannot be read: {error.strerror}", MANIFEST) from error
+    head, _, body = text.partition(b"\n")
+    if head != _seal(body):
+        raise CheckpointCorrupt(
+            f"{file}: not what was written: its first line does not hold hash of the rest", MANIFEST
         )
-    return Manifest(**{field.name: fields[field.name] for field in dataclasses.fields(Manifest)})
+    fields = json.loads(text)
+    if fields.get("schema") != MANIFEST_SCHEMA:
+        raise CheckpointError(f"{file}: schema {fields.get('schema')}; this distperf reads {MANIFEST_SCHEMA}")
+    return manifest_of(fields)
+
+
+def manifest_of(fields: dict[str, Any]) -> Manifest:
+    """A manifest from plain JSON values. Raises CheckpointError where some are missing."""
+    names = {field.name for field in dataclasses.fields(Manifest)}
+    if missing := names - fields.keys():
+        raise CheckpointError(f"{MANIFEST}: lacks {', '.join(sorted(missing))}")
+    return Manifest(**{**{name: fields[name] for name in names}, "files": file_sums(fields["files"])})
+
+
+def file_sums(files: dict[str, Any]) -> dict[str, FileSum]:
+    """`files` of a manifest from plain JSON values."""
+    return {name: FileSum(sums["bytes"], tuple(sums["blocks"])) for name, sums in files.items()}
+
+
+def _seal(body: bytes) -> bytes:
+    """The first line of a manifest: its own checksum."""
+    return f'{{"checksum": "{hash_of(body)}",'.encode()
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Write manifest.json into a folder, and force it to disk."""
-    with open(path / MANIFEST, "w", encoding="utf-8") as file:
-        json.dump(dataclasses.asdict(manifest), file, indent=1, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
+    text = json.dumps(dataclasses.asdict(manifest), indent=1, sort_keys=True)
+    body = text.removeprefix("{\n").encode()
+    with HashingWriter(path / MANIFEST) as file:
+        file.write(_seal(body) + b"\n" + body)
+        file.finish()

@@ -6,6 +6,8 @@ were and at most a hidden folder, which the run's next attempt removes. That att
 writer of an earlier one that is still alive somewhere finds the claim and leaves everything as it is. Each phase
 ends with an exchange of how it went: all ranks succeed or fail together, and nobody waits in a barrier for a
 rank whose disk was full.
+
+These exchanges have a process group of their own, so that a thread can save while training communicates.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +26,45 @@ import torch.distributed as dist
 
 from distperf.checkpoint import shards
 from distperf.checkpoint.agree import agreed
-from distperf.checkpoint.choose import choose_removals
+from distperf.checkpoint.blocks import BLOCK_BYTES, HASH
+from distperf.checkpoint.choose import Retention, choose_removals
+from distperf.checkpoint.index import merged
 from distperf.checkpoint.manifest import (
     LATEST,
     MANIFEST_SCHEMA,
+    CheckpointInfo,
     Manifest,
     Origin,
+    file_sums,
     hidden_name,
     inspect,
-    leftovers,
     list_checkpoints,
     newest_attempt,
+    read_manifest,
     step_name,
     write_manifest,
 )
-from distperf.errors import CheckpointError
+from distperf.checkpoint.removal import remove
+from distperf.errors import CheckpointError, CheckpointSuperseded
 from distperf.version import __version__
+
+# How long ranks wait for the one that writes longest; training meanwhile goes on, under its own limits.
+WRITE_TIMEOUT = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training is: what a checkpoint holds beside tensors."""
+
+    step: int
+    optimizer_step: int
+    tokens: int
+    loss_scale: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What `save` did. `written` is false where a complete one of this step was there already."""
+    """What `save` did. `written` is false where this attempt has saved this step before."""
 
     path: Path
     step: int
@@ -54,64 +74,54 @@ class Saved:
 
 
 class CheckpointWriter:
-    """Saves one run's checkpoints into one folder and keeps the newest `keep` of them (0: all)."""
+    """Saves one run's checkpoints into one folder and removes those it need not keep. Made by all ranks together."""
 
-    def __init__(self, folder: str, origin: Origin, keep: int) -> None:
+    def __init__(self, folder: str, origin: Origin, retention: Retention) -> None:
         self._folder = Path(folder)
         self._origin = origin
-        self._keep = keep
+        self._retention = retention
+        self._group = dist.new_group(backend="gloo", timeout=WRITE_TIMEOUT)
 
-    def save(
-        self,
-        step: int,
-        state: shards.State,
-        *,
-        optimizer_step: int,
-        tokens: int,
-        loss_scale: dict[str, Any] | None = None,
-    ) -> Saved:
-        """Write the checkpoint after `step`. Collective: every rank calls it with its own pieces.
+    def save(self, position: Position, state: shards.State) -> Saved:
+        """Write a checkpoint. Collective: every rank calls it with its own pieces, from any one thread.
 
-        A complete one that an earlier attempt of this run wrote for this step is kept as it is (same run and
-        step, same content); a damaged one is replaced.
+        One that this attempt has written for this step is kept as it is; one that an earlier attempt wrote was passed
+        over when this one began, and is replaced.
 
         Raises:
-            CheckpointError: on every rank, when it failed on any, or a later attempt of this run has begun. Older
-                checkpoints are untouched.
+            CheckpointSuperseded: on every rank: a later attempt of this run has begun.
+            CheckpointError: on every rank, when it failed on any. Older checkpoints are untouched, and nothing of
+                this one is left.
 
-        Cost: no tensor bytes are sent; four JSON exchanges, the third about 200 bytes a piece.
+        Cost: no tensor bytes are sent; four JSON exchanges, the third about 250 bytes a piece and 40 a block.
         """
         began = time.monotonic()
-        rank, final = dist.get_rank(), self._folder / step_name(step)
-        partial = self._folder / hidden_name(step, "partial", self._origin.attempt, self._origin.run_id)
-        needed = sum(agreed(f"cannot save {final}", lambda: shards.saved_bytes(state)))
-        wanted = agreed(f"cannot save {final}", lambda: rank == 0 and self._prepare(final, partial, needed))[
-            0
-        ]
+        rank, final = dist.get_rank(), self._folder / step_name(position.step)
+        partial = self._folder / hidden_name(
+            position.step, "partial", self._origin.attempt, self._origin.run_id
+        )
+        needed = sum(self._agreed(final, lambda: shards.saved_bytes(state)))
+        wanted = self._agreed(final, lambda: rank == 0 and self._prepare(final, partial, needed))[0]
         size = 0
         if wanted:
             try:
-                described = agreed(f"cannot save {final}", lambda: shards.write_shard(partial, rank, state))
-                progress = {
-                    "step": step,
-                    "optimizer_step": optimizer_step,
-                    "tokens": tokens,
-                    "loss_scale": loss_scale,
-                }
-                size = agreed(
-                    f"cannot save {final}",
-                    lambda: self._commit(partial, final, described, progress) if rank == 0 else 0,
+                written = self._agreed(final, lambda: shards.write_shard(partial, rank, state))
+                size = self._agreed(
+                    final, lambda: self._commit(partial, final, written, position) if rank == 0 else 0
                 )[0]
             except CheckpointError:
                 if rank == 0:
                     shutil.rmtree(partial, ignore_errors=True)
                 raise
-        return Saved(final, step, bool(wanted), size, time.monotonic() - began)
+        return Saved(final, position.step, bool(wanted), size, time.monotonic() - began)
+
+    def _agreed(self, final: Path, action: Any) -> list[Any]:
+        return agreed(f"cannot save {final}", action, self._group)
 
     def _prepare(self, final: Path, partial: Path, needed: int) -> bool:
-        """Make the hidden folder. False when a complete checkpoint is there already."""
+        """Make the hidden folder. False when this attempt has saved this step before."""
         self._refuse_if_late()
-        if final.exists() and inspect(final).complete:
+        if self._has_written(inspect(final)):
             return False
         self._folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._folder).free
@@ -120,41 +130,45 @@ class CheckpointWriter:
         partial.mkdir()
         return True
 
+    def _has_written(self, found: CheckpointInfo) -> bool:
+        return (
+            found.complete
+            and found.manifest is not None
+            and (found.manifest.run_id, found.manifest.attempt) == (self._origin.run_id, self._origin.attempt)
+        )
+
     def _commit(
-        self,
-        partial: Path,
-        final: Path,
-        described: Sequence[Sequence[shards.Described]],
-        progress: dict[str, Any],
+        self, partial: Path, final: Path, written: Sequence[Mapping[str, Any]], position: Position
     ) -> int:
         """Make the written folder the checkpoint; then let surplus ones go. Returns its size in bytes."""
-        shards.write_metadata(partial, described)
-        files = {path.name: path.stat().st_size for path in partial.iterdir()}
-        created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        files = file_sums({name: sums for part in written for name, sums in part["files"].items()})
+        files.update(shards.write_indexes(partial, merged(part["tensors"] for part in written)))
         manifest = Manifest(
             **asdict(self._origin),
-            **progress,
+            **asdict(position),
             schema=MANIFEST_SCHEMA,
             files=files,
-            created=created,
+            hash=HASH,
+            block_bytes=BLOCK_BYTES,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             distperf=__version__,
             torch=torch.__version__,
         )
         write_manifest(partial, manifest)
         sync_folder(partial)
         self._refuse_if_late()
-        if final.exists():  # damaged, or _prepare would have kept it
-            self._remove(final, progress["step"])
-        partial.rename(final)
+        if final.exists():  # damaged, or passed over when this attempt began
+            remove(inspect(final), self._origin.run_id, self._origin.attempt)
+        _rename(partial, final, manifest)
         self._point_latest(final)
         sync_folder(self._folder)
-        self._retain(progress["step"])
-        return sum(files.values())
+        self._retain(position.step)
+        return manifest.size_bytes
 
     def _refuse_if_late(self) -> None:
         newest = newest_attempt(self._folder, self._origin.run_id)
         if newest > self._origin.attempt:
-            raise CheckpointError(
+            raise CheckpointSuperseded(
                 f"attempt {newest} of this run has begun, and this is {self._origin.attempt}"
             )
 
@@ -166,20 +180,17 @@ class CheckpointWriter:
 
     def _retain(self, step: int) -> None:
         found = list_checkpoints(self._folder)
-        for info in choose_removals(found, self._origin.run_id, self._keep, just_written=step):
-            self._remove(info.path, info.step)
-
-    def _remove(self, path: Path, step: int) -> None:
-        """Remove a checkpoint; it stops being one before its first file goes."""
-        hidden = self._folder / hidden_name(step, "removing", self._origin.attempt, self._origin.run_id)
-        path.rename(hidden)
-        shutil.rmtree(hidden)
+        for info in choose_removals(found, self._origin.run_id, self._retention, just_written=step):
+            remove(info, self._origin.run_id, self._origin.attempt)
 
 
-def remove_leftovers(folder: str, run_id: str) -> None:
-    """Remove what earlier attempts of this run left half written. Rank 0, before training."""
-    for path in leftovers(Path(folder), run_id):
-        shutil.rmtree(path, ignore_errors=True)
+def _rename(partial: Path, final: Path, manifest: Manifest) -> None:
+    """Give the checkpoint its name. A network file system may do so and, asked again, say that it cannot."""
+    try:
+        partial.rename(final)
+    except OSError:
+        if not final.exists() or read_manifest(final) != manifest:
+            raise
 
 
 def sync_folder(path: Path) -> None:

@@ -74,7 +74,13 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         parallel=_parallel(recipe, mesh, shape, reasons),
         activation_checkpoint=recipe.activation_checkpoint,
         checkpoint=CheckpointSpec(
-            checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir
+            every_steps=checkpoint.every_steps,
+            save_last=checkpoint.save_last,
+            keep=checkpoint.keep,
+            dir=checkpoint_dir,
+            keep_every=checkpoint.keep_every,
+            asynchronous=checkpoint.asynchronous,
+            on_error=checkpoint.on_error,
         ),
         reasons=reasons,
     )

@@ -144,6 +144,9 @@ class CheckpointSpec:
     save_last: bool
     keep: int
     dir: str
+    keep_every: int = 0
+    asynchronous: bool = True
+    on_error: str = "continue"  # continue | stop
 
     @property
     def is_on(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from distperf.recipe.kinds import (
     arguments,
@@ -40,6 +41,11 @@ class Section(BaseModel):
 
     # Built at first use: most commands read no recipe, and the whole is built in one go.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    @classmethod
+    def keys(cls) -> dict[str, FieldInfo]:
+        """The fields by their keys in a recipe, where one may be a word that Python keeps for itself."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
 class ModelSection(Section):
@@ -298,6 +304,22 @@ class CheckpointSection(Section):
     keep: Count = Field(
         default=3,
         description="Newest checkpoints that are kept; older ones are removed. More than one, in case one is damaged.",
+    )
+    keep_every: Annotated[int, whole(0)] = Field(
+        default=0,
+        description="Checkpoints whose step this divides are kept for good, beside the newest; 0: none.",
+    )
+    asynchronous: Annotated[bool, flag()] = Field(
+        alias="async",
+        default=True,
+        description="Training stops only for a copy to host memory, of as many bytes as a rank saves, and a thread "
+        "writes that beside the next steps. One at a time: a save waits for the one before. false: training waits "
+        "until the checkpoint is there.",
+    )
+    on_error: Annotated[str, choice("continue", "stop")] = Field(
+        default="continue",
+        description="When a checkpoint cannot be written (a full disk): continue trains on and says so, with the "
+        "checkpoints before as they were; stop ends the run. The last checkpoint's failure is always the run's.",
     )
     dir: Annotated[str | None, or_null(text("a path"))] = Field(
         default=None,

@@ -58,6 +58,9 @@ checkpoint:
   every_steps: 50               # 0: only after the last step
   save_last: true
   keep: 3                       # newest ones; older ones are removed
+  keep_every: 0                 # 1000: those of steps 1000, 2000, ... stay for good
+  async: true                   # written beside training, which stops for a copy to host memory
+  on_error: continue            # or stop: when one cannot be written
   dir: null                     # default: checkpoints/ of the run; on several nodes, one folder that all of them see
 
 launch:

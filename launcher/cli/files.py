@@ -1,4 +1,4 @@
-"""init, import, schema, ckpt, data: files on this side, no run."""
+"""init, import, schema, data: files on this side, no run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import typer
 
-ckpt = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
 data = typer.Typer(
     no_args_is_help=True, help="Text to token shards, and a look at them.", rich_markup_mode=None
 )
@@ -23,7 +22,6 @@ def register(app: typer.Typer) -> None:
     app.command("init")(init)
     app.command("import")(import_)
     app.command("schema")(schema)
-    app.add_typer(ckpt, name="ckpt")
     app.add_typer(data, name="data")
 
 
@@ -81,51 +79,6 @@ def schema() -> None:
     print(json.dumps(schema_json(), indent=1))
 
 
-@ckpt.command("ls")
-def ckpt_ls(
-    path: Path = typer.Argument(..., metavar="PATH", help="A run's folder, or a folder of checkpoints."),
-    as_json: bool = AsJson,
-) -> None:
-    """List the checkpoints in a folder, oldest first, damaged ones with what is wrong."""
-    from distperf.checkpoint.manifest import list_checkpoints
-    from launcher.words import size
-
-    found = list_checkpoints(_checkpoint_folder(path))
-    if as_json:
-        rows = [
-            {
-                "path": str(c.path),
-                "step": c.step,
-                "complete": c.complete,
-                "bytes": c.size_bytes,
-                "problem": c.problem,
-            }
-            for c in found
-        ]
-        print(json.dumps({"schema": 1, "checkpoints": rows}))
-        return
-    for checkpoint in found:
-        note = "complete" if checkpoint.complete else f"damaged: {checkpoint.problem}"
-        print(f"step {checkpoint.step:>8}  {size(checkpoint.size_bytes):>10}  {note}  {checkpoint.path}")
-    if not found:
-        print(f"no checkpoints in {_checkpoint_folder(path)}", file=sys.stderr)
-
-
-@ckpt.command("show")
-def ckpt_show(
-    path: Path = typer.Argument(
-        ..., metavar="PATH", help="One checkpoint, or a folder of them (its newest)."
-    ),
-    as_json: bool = AsJson,
-) -> None:
-    """Show what a checkpoint says about itself."""
-    from distperf.checkpoint.manifest import list_checkpoints, read_manifest
-
-    folder = _checkpoint_folder(path)
-    steps = [c.path for c in list_checkpoints(folder) if c.complete]
-    _show(dataclasses.asdict(read_manifest(steps[-1] if steps else path)), as_json)
-
-
 @data.command("show")
 def data_show(
     path: Path = typer.Argument(..., metavar="PATH", help="A folder of token shards."),
@@ -160,11 +113,6 @@ def data_prepare(
         str(out),
     ]
     raise typer.Exit(subprocess.run(command, check=False).returncode)
-
-
-def _checkpoint_folder(path: Path) -> Path:
-    inner = path / "checkpoints"
-    return inner if inner.is_dir() else path
 
 
 def _show(value: dict[str, Any], as_json: bool) -> None:

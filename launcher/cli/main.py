@@ -13,7 +13,7 @@ import typer
 from distperf import contract
 from distperf.errors import DistperfError
 from distperf.version import __version__
-from launcher.cli import check, files, look, run
+from launcher.cli import check, ckpt, files, look, run
 from launcher.errors import LauncherError
 
 # typer brings a click of its own or stands on the installed one, by release; these are the classes of either.
@@ -31,6 +31,7 @@ run.register(app)
 check.register(app)
 look.register(app)
 files.register(app)
+ckpt.register(app)
 
 
 def _version(value: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distperf.checkpoint.choose import choose_removals, choose_start, newest, refuse_other_model
+from distperf.checkpoint.choose import Retention, choose_removals, choose_start, newest, refuse_other_model
 from distperf.checkpoint.manifest import MANIFEST_SCHEMA, CheckpointInfo, Manifest, step_name
 from distperf.errors import CheckpointError, CheckpointMissing
 
@@ -15,7 +15,7 @@ LLAMA = {"family": "llama", "layers": 2, "hidden": 8, "rope_theta": 1e4}
 
 def info(step: int, run_id: str | None = "mine", problem: str | None = None) -> CheckpointInfo:
     manifest = run_id and Manifest(
-        run_id, "n", 1, 1, LLAMA, "fp32", 0, MANIFEST_SCHEMA, step, step, 0, None, {}, "", "", ""
+        run_id, "n", 1, 1, LLAMA, "fp32", 0, MANIFEST_SCHEMA, step, step, 0, None, {}, "", 1, "", "", ""
     )
     return CheckpointInfo(Path("/c") / step_name(step), step, manifest or None, problem)
 
@@ -79,14 +79,27 @@ def test_continuing_another_runs_newest_in_its_folder_is_allowed():
 def test_retention_counts_by_number_g10():
     """G10: 9900 and 10000 stay of 900, 1000, 9900, 10000 with keep 2."""
     found = [info(step) for step in (900, 1000, 9900, 10000)]
-    assert [i.step for i in choose_removals(found, "mine", 2, just_written=10000)] == [900, 1000]
+    assert [i.step for i in choose_removals(found, "mine", Retention(2), just_written=10000)] == [900, 1000]
 
 
 def test_retention_leaves_other_runs_damaged_ones_and_the_new_one():
     """Only complete ones of this run count and go; the one just written never does."""
     found = [info(1, "theirs"), info(2, problem="cut"), info(3), info(4), info(5)]
-    assert [i.step for i in choose_removals(found, "mine", 1, just_written=3)] == [4]
-    assert choose_removals(found, "mine", 0, just_written=5) == []
+    assert [i.step for i in choose_removals(found, "mine", Retention(1), just_written=4)] == [3]
+    assert choose_removals(found, "mine", Retention(0), just_written=5) == []
+
+
+def test_every_so_many_steps_one_stays_for_good():
+    """Beside the newest two, those whose step 1000 divides."""
+    found = [info(step) for step in (1000, 1500, 2000, 2500, 3000, 3500)]
+    goes = choose_removals(found, "mine", Retention(2, every=1000), just_written=3500)
+    assert [i.step for i in goes] == [1500, 2500]
+
+
+def test_what_was_passed_over_does_not_count_as_kept():
+    """Steps 90 and 100 were found damaged when read, so the run began anew after 50: 50 and 60 are the newest two."""
+    found = [info(step) for step in (40, 50, 60, 90, 100)]
+    assert [i.step for i in choose_removals(found, "mine", Retention(2), just_written=60)] == [40]
 
 
 def test_another_models_checkpoint_is_refused_naming_both():

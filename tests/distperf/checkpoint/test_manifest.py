@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from distperf.checkpoint.blocks import FileSum
 from distperf.checkpoint.manifest import (
     MANIFEST_SCHEMA,
     Manifest,
@@ -20,7 +21,7 @@ from distperf.checkpoint.manifest import (
     step_name,
     write_manifest,
 )
-from distperf.errors import CheckpointError, CheckpointMissing
+from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 
 
 def make_checkpoint(folder: Path, step: int, run_id: str = "run-a", shard: bytes = b"weights") -> Path:
@@ -31,7 +32,7 @@ def make_checkpoint(folder: Path, step: int, run_id: str = "run-a", shard: bytes
     return path
 
 
-def make_manifest(step: int, run_id: str, files: dict[str, int]) -> Manifest:
+def make_manifest(step: int, run_id: str, sizes: dict[str, int]) -> Manifest:
     return Manifest(
         run_id=run_id,
         name="n",
@@ -45,7 +46,9 @@ def make_manifest(step: int, run_id: str, files: dict[str, int]) -> Manifest:
         optimizer_step=step,
         tokens=0,
         loss_scale=None,
-        files=files,
+        files={name: FileSum(size, ()) for name, size in sizes.items()},
+        hash="xxh3-128",
+        block_bytes=1024,
         created="2026-01-01T00:00:00+00:00",
         distperf="0",
         torch="0",
@@ -91,9 +94,28 @@ def test_a_manifest_that_cannot_be_used_is_a_checkpoint_error(tmp_path, text):
     """Empty, cut, foreign and incomplete manifests are named, never a traceback."""
     path = make_checkpoint(tmp_path, 1)
     (path / "manifest.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"manifest\.json"):
+    with pytest.raises(CheckpointCorrupt, match=r"manifest\.json"):
         read_manifest(path)
     assert not list_checkpoints(tmp_path)[0].complete
+
+
+def test_no_byte_of_a_manifest_can_change_unseen(tmp_path):
+    """Any byte flipped, and any cut: what follows the first line has the checksum that this line holds."""
+    file = make_checkpoint(tmp_path, 1) / "manifest.json"
+    whole = file.read_bytes()
+    assert len(json.loads(whole)["checksum"]) == 32
+    for at in range(len(whole)):
+        for changed in (whole[:at], whole[:at] + bytes([whole[at] ^ 0x20]) + whole[at + 1 :]):
+            file.write_bytes(changed)
+            with pytest.raises(CheckpointCorrupt):
+                read_manifest(file.parent)
+
+
+def test_a_newer_schema_is_named(tmp_path):
+    """Whole, but of another distperf."""
+    write_manifest(tmp_path, dataclasses.replace(make_manifest(1, "r", {}), schema=99))
+    with pytest.raises(CheckpointError, match=f"schema 99; this distperf reads {MANIFEST_SCHEMA}"):
+        read_manifest(tmp_path)
 
 
 def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
@@ -113,7 +135,9 @@ def test_only_this_runs_hidden_folders_are_leftovers(tmp_path):
 
 def test_reading_manifests_needs_no_torch():
     """The launcher lists checkpoints; it never imports torch."""
-    code = "import sys, distperf.checkpoint.manifest; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, distperf.checkpoint.verify, distperf.checkpoint.prune; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -1,0 +1,86 @@
+"""A save beside training: training stops for a copy to host memory, and a thread writes that."""
+
+from __future__ import annotations
+
+from threading import Event, Thread
+
+import torch
+from torch import Tensor
+
+from distperf.checkpoint.save import CheckpointWriter, Position, Saved
+from distperf.checkpoint.shards import State, saving
+from distperf.errors import CheckpointError
+from distperf.parallel.pieces import OwnedTensor, Piece
+
+
+class HostCopy:
+    """Host memory for what this rank saves, used again for each save, and from a GPU page-locked.
+
+    Peak extra bytes: of all pieces that this rank saves; from the first save on.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    @torch.no_grad()
+    def take(self, state: State) -> State:
+        """The pieces that this rank saves, as they are now."""
+        copies = {
+            fqn: OwnedTensor(
+                owned.shape, owned.dtype, tuple(self._copy(fqn, piece) for piece in owned.pieces)
+            )
+            for fqn, owned in saving(state).items()
+        }
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
+        return copies
+
+    def _copy(self, fqn: str, piece: Piece) -> Piece:
+        buffer = self._buffers.get((fqn, piece.offsets))
+        if buffer is None:
+            buffer = torch.empty(
+                piece.tensor.shape, dtype=piece.tensor.dtype, pin_memory=piece.tensor.is_cuda
+            )
+            self._buffers[fqn, piece.offsets] = buffer
+        buffer.copy_(piece.tensor, non_blocking=True)
+        return Piece(piece.offsets, buffer)
+
+
+class SaveThread:
+    """One save by a thread of its own. All ranks begin theirs in the same order, and the next only after this one."""
+
+    def __init__(self, writer: CheckpointWriter, position: Position, state: State) -> None:
+        self.position = position
+        self._ended = Event()
+        self._saved: Saved | None = None
+        self._error: CheckpointError | None = None
+        Thread(target=self._run, args=(writer, state), name="distperf-checkpoint", daemon=True).start()
+
+    def _run(self, writer: CheckpointWriter, state: State) -> None:
+        try:
+            self._saved = writer.save(self.position, state)
+        except CheckpointError as error:
+            self._error = error
+        except RuntimeError as error:  # what torch raises where a peer is gone: this rank's training ends too
+            self._error = CheckpointError(f"cannot save step {self.position.step}: {error}")
+        finally:
+            self._ended.set()
+
+    @property
+    def has_ended(self) -> bool:
+        """It is over, well or not."""
+        return self._ended.is_set()
+
+    @property
+    def failed(self) -> bool:
+        """It is over, and not well."""
+        return self.has_ended and self._saved is None
+
+    def result(self) -> Saved:
+        """Wait for the end. Raises what `CheckpointWriter.save` raised."""
+        self._ended.wait()
+        if self._saved is not None:
+            return self._saved
+        raise self._error or CheckpointError(
+            f"cannot save step {self.position.step}: the thread that writes ended early"
+        )
