@@ -95,11 +95,11 @@ class Checkpoints:
         if self._running is not None and self._running.has_ended and not self.must_stop():
             self.settle()
 
-    def settle(self, *, last: bool = False) -> None:
-        """Wait for the running save, if any. `last`: nothing is saved after it, so that its failure is the run's.
+    def settle(self, last: int | None = None) -> None:
+        """Wait for the running save, if any. `last`: the step that the run ends after.
 
         Raises:
-            CheckpointError: as `save`; or it failed, and is the last.
+            CheckpointError: as `save`; or the last step's could not be written, without which the run is not done.
         """
         running, self._running = self._running, None
         if running is None:
@@ -109,7 +109,8 @@ class Checkpoints:
         try:
             self._tell(running.result())
         except CheckpointError as error:
-            if last or self._spec.on_error == "stop" or isinstance(error, CheckpointSuperseded):
+            fatal = self._spec.on_error == "stop" or running.position.step == last
+            if fatal or isinstance(error, CheckpointSuperseded):
                 raise
             step = running.position.step
             text = f"{error}; training goes on, and the checkpoints before are as they were"

@@ -94,10 +94,10 @@ def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bo
             checkpoints.save(step, trainer)
         checkpoints.look()
         if result.stop and step < spec.train.steps:
-            checkpoints.settle(last=True)
+            checkpoints.settle(last=step)
             progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
             return False
-    checkpoints.settle(last=True)
+    checkpoints.settle(last=spec.train.steps)
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
     return True
 

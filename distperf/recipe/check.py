@@ -58,7 +58,7 @@ def _known_data(
     """Data of the keys that exist; the others become problems. What was left empty says nothing."""
     data: dict[str, Any] = {}
     for key, entry in tree.entries.items():
-        field = section.keys().get(key)
+        field = section.fields_by_key().get(key)
         if field is None:
             dotted = ".".join((*path, key))
             text = f"unknown key {shown(Plain(dotted))}; {advice('.'.join(path), key, list(known_keys()))}"

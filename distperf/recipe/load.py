@@ -87,7 +87,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 def _said(section: Section) -> dict[str, Any]:
     """The data of a section without what is null anyway."""
     data: dict[str, Any] = {}
-    for (key, field), (_, value) in zip(type(section).keys().items(), section, strict=True):
+    for (key, field), (_, value) in zip(type(section).fields_by_key().items(), section, strict=True):
         if isinstance(value, Section):
             data[key] = _said(value)
         elif listed_section(field):

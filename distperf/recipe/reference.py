@@ -42,7 +42,7 @@ commented recipe to start from.
 def reference() -> str:
     """The page, in Markdown."""
     parts = [INTRODUCTION, "## Top level\n", _table(Recipe)]
-    parts += [part for name, field in Recipe.keys().items() for part in _section(name, field)]
+    parts += [part for name, field in Recipe.fields_by_key().items() for part in _section(name, field)]
     return "\n".join((*parts, _presets()))
 
 
@@ -53,13 +53,13 @@ def _section(path: str, field: FieldInfo) -> list[str]:
         return []
     parts = [f"## `{path}`{', each item' if listed else ''}\n", f"{section.__doc__}\n", _table(section)]
     return parts + [
-        part for name, inner in section.keys().items() for part in _section(f"{path}.{name}", inner)
+        part for name, inner in section.fields_by_key().items() for part in _section(f"{path}.{name}", inner)
     ]
 
 
 def _table(section: type[Section]) -> str:
     rows = ["| key | takes | default | meaning |", "|---|---|---|---|"]
-    for name, field in section.keys().items():
+    for name, field in section.fields_by_key().items():
         takes = (
             "a section"
             if section_of(field)

@@ -106,7 +106,7 @@ def _section_in(field: FieldInfo) -> type[Section] | None:
 def known_keys(section: type[Section] = Recipe, path: str = "") -> dict[str, FieldInfo]:
     """Dotted path -> field, of every key that a recipe may have, in the order of the reference page."""
     keys: dict[str, FieldInfo] = {}
-    for name, field in section.keys().items():
+    for name, field in section.fields_by_key().items():
         keys[path + name] = field
         if inner := section_of(field) or listed_section(field):
             keys.update(known_keys(inner, f"{path}{name}."))

@@ -43,7 +43,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     @classmethod
-    def keys(cls) -> dict[str, FieldInfo]:
+    def fields_by_key(cls) -> dict[str, FieldInfo]:
         """The fields by their keys in a recipe, where one may be a word that Python keeps for itself."""
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
@@ -319,7 +319,8 @@ class CheckpointSection(Section):
     on_error: Annotated[str, choice("continue", "stop")] = Field(
         default="continue",
         description="When a checkpoint cannot be written (a full disk): continue trains on and says so, with the "
-        "checkpoints before as they were; stop ends the run. The last checkpoint's failure is always the run's.",
+        "checkpoints before as they were; stop ends the run. The run always ends with "
+        "an error when the checkpoint of its last step cannot be written.",
     )
     dir: Annotated[str | None, or_null(text("a path"))] = Field(
         default=None,

@@ -61,12 +61,14 @@ def test_masked_targets_do_not_change_what_a_token_weighs_e07(tmp_path):
 
 @pytest.mark.parametrize(("zero", "precision"), [(2, "fp32"), (1, "bf16"), (3, "bf16")])
 def test_a_killed_run_goes_on_with_the_same_losses_g01_g08(tmp_path, zero, precision):
-    """kill -9 after step 13, restart: losses and rates are to the last bit those of the run left alone."""
+    """kill -9 once step 10 is saved, restart: losses and rates are to the last bit those of the run left alone."""
     layout = {"world": 2, "zero": zero, "precision": precision}
     whole = train(make_spec(tmp_path, **layout))
     spec = make_spec(tmp_path, **layout, checkpoint=saving(tmp_path / "c", 5))
     with training(spec) as first:
-        first.wait_until(lambda: any(r["step"] >= 13 for r in first.ranks[0].of("progress")))
+        first.wait_until(
+            lambda: any(r["event"] == "checkpoint" and r["step"] >= 10 for r in first.ranks[0].of("event"))
+        )
         first.kill()
     second = train(spec, attempt=2)
     (resumed,) = [r for r in second.ranks[0].of("event") if r["event"] == "resume"]

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load, load_newest
 from distperf.checkpoint.manifest import Origin, list_checkpoints, read_manifest, write_manifest
 from distperf.checkpoint.save import CheckpointWriter, Position, Saved
+from distperf.checkpoint.verify import verify
 from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointSuperseded
 from distperf.parallel.pieces import OwnedTensor, Piece, pieces_of
 
@@ -166,13 +168,47 @@ def test_pieces_load_into_any_other_division(saved):
     assert run_ranks(go_on, 3, str(saved[0])) == [(20, ())] * 3
 
 
-def test_the_previous_one_is_loaded_when_the_newest_is_damaged_g03(copy, alone):
-    """G03: a shard cut by one byte is found before any rank loads, and said; the older one serves."""
-    shard = copy / "step-00000020" / "__1_0.distcp"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    step, passed_over = go_on(str(copy))
-    assert step == 10
-    assert str(shard) in passed_over[0]
+def damages(path: Path) -> Iterator[None]:
+    """Damages a file in one way after another: a bit flipped at begin, middle and end; cut by a byte, empty, gone."""
+    whole = path.read_bytes()
+    for place in (0, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        yield
+    for length in (len(whole) - 1, 0):
+        path.write_bytes(whole[:length])
+        yield
+    path.unlink()
+    yield
+    path.write_bytes(whole)
+
+
+def test_damage_to_any_file_is_named_and_the_one_before_is_taken_g03(copy, alone):
+    """G03: every file of the newest, the manifest too. `verify` names this file and no other; a load passes the
+    checkpoint over, says why, and gives the older one's values to the last bit.
+    """
+    newest = copy / "step-00000020"
+    names = sorted(path.name for path in newest.iterdir())
+    assert names == [".metadata", *(f"__{rank}_0.distcp" for rank in range(4)), "index.json", "manifest.json"]
+    for name in names:
+        for _ in damages(newest / name):
+            (found,) = verify(newest)
+            assert found.path == newest / name
+            assert str(newest) in found.problem
+            step, (said,) = go_on(str(copy))
+            assert step == 10
+            assert name in said
+    assert verify(newest) == []
+    assert go_on(str(copy)) == (20, ())
+
+
+def test_nothing_is_begun_anew_over_what_is_damaged(copy, alone):
+    """With every checkpoint of the run damaged, its next attempt says so and changes nothing."""
+    for step in copy.glob("step-*"):
+        (step / "manifest.json").write_text("{}")
+    before = sorted(copy.rglob("*"))
+    with pytest.raises(CheckpointError, match=r"no complete checkpoint to start from\n.*00010.*\n.*00020"):
+        go_on(str(copy))
+    assert sorted(copy.rglob("*")) == before
 
 
 def test_a_damaged_one_of_the_same_step_is_replaced_and_a_complete_one_kept(tmp_path, alone):
