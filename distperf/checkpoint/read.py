@@ -119,13 +119,13 @@ def _copy(read: ReadInto, start: int, sizes: Shape, first: Shape, dtype: torch.d
             _copy(read, start + at * row_bytes, sizes[1:], first[1:], dtype, row)
     else:
         wanted = tuple(slice(f, f + n) for f, n in zip(first[1:], target.shape[1:], strict=True))
-        rows_at_once = max(1, BUFFER_BYTES // row_bytes)
-        for at in range(0, len(target), rows_at_once):
-            rows = target[at:][:rows_at_once]
-            buffer = torch.empty(len(rows) * row_bytes, dtype=torch.uint8)
-            read(start, buffer.numpy().data)
-            rows.copy_(buffer.view(dtype).view(len(rows), *sizes[1:])[(slice(None), *wanted)])
-            start += len(buffer)
+        at_once = min(len(target), max(1, BUFFER_BYTES // row_bytes))
+        buffer = torch.empty(at_once * row_bytes, dtype=torch.uint8)
+        for at in range(0, len(target), at_once):
+            rows = target[at:][:at_once]
+            part = buffer[: len(rows) * row_bytes]
+            read(start + at * row_bytes, part.numpy().data)
+            rows.copy_(part.view(dtype).view(len(rows), *sizes[1:])[(slice(None), *wanted)])
 
 
 def _takes_bytes(target: Tensor, dtype: torch.dtype) -> bool:

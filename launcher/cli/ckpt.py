@@ -79,7 +79,7 @@ def verify(path: Path = OneOrAll, as_json: bool = AsJson) -> None:
         print(json.dumps({"schema": 1, "checkpoints": [_verified(*entry) for entry in found.items()]}))
     else:
         for each, damages in found.items():
-            print(f"{each}: {f'{len(damages)} damaged files' if damages else 'whole'}")
+            print(f"{each}: {_count(damages)}")
             for damage in damages:
                 held = f"; it holds values of {', '.join(damage.tensors)}" if damage.tensors else ""
                 print(f"  {damage.problem}{held}")
@@ -127,6 +127,10 @@ def _checkpoints(path: Path) -> list[Path]:
     if not found:
         raise CheckpointMissing(f"{path}: neither a checkpoint nor a folder that holds some")
     return found
+
+
+def _count(damages: list[Damage]) -> str:
+    return f"{len(damages)} damaged file{'s' * (len(damages) > 1)}" if damages else "whole"
 
 
 def _verified(path: Path, damages: list[Damage]) -> dict[str, Any]:

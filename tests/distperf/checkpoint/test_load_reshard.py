@@ -153,7 +153,7 @@ def test_a_rank_that_needs_a_part_of_a_large_piece_holds_little_more(tmp_path, a
     whole = {"model.a": OwnedTensor((ROWS, COLUMNS), torch.float32, (Piece((0, 0), matrix),))}
     path = CheckpointWriter(str(tmp_path), ORIGIN, Retention(1)).save(Position(1, 1, 0), whole).path
     wanted = matrix[:, 2048:3072].clone()
-    target = torch.zeros_like(wanted)
+    target = torch.full_like(wanted, -1.0)
     stored = Stored(path, read_manifest(path))
     del matrix, whole
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
