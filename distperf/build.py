@@ -27,7 +27,7 @@ from distperf.parallel.stage import Flow
 from distperf.passes import Batches, Passes, Serial
 from distperf.precision.scaling import LossScale
 from distperf.process_group import Ranks
-from distperf.recipe.runspec import ModelSpec, OptimizerSpec, RunSpec, from_json
+from distperf.recipe.runspec import OptimizerSpec, RunSpec, from_json
 from distperf.recipe.schedules import SCHEDULES
 from distperf.trainer import Scaled, Trainer
 
@@ -159,7 +159,7 @@ def _build_passes(
     group, accumulation, draws = mesh.group("pp"), spec.train.accumulation, assembly.draws
     if group is None:
         return Serial(engine, batches, loss_sum, accumulation, draws, device)
-    assert isinstance(spec.model, ModelSpec), "other models cannot be cut into stages"
+    assert blueprint.width is not None, "a model that cannot be cut has no stages"
     rows = spec.data.seq_len // mesh.shape.cp
     shared = mesh.shape.tp if blueprint.tensor_plan is not None and blueprint.tensor_plan.sequence else 1
     samples = spec.train.micro_batch
@@ -167,7 +167,7 @@ def _build_passes(
         engine,
         assembly.stages,
         spec.parallel.pp_schedule,
-        flow=Flow((samples, rows), (samples, rows // shared, spec.model.hidden), DTYPES[spec.precision]),
+        flow=Flow((samples, rows), (samples, rows // shared, blueprint.width), DTYPES[spec.precision]),
         batches=batches,
         loss_sum=loss_sum,
         accumulation=accumulation,

@@ -29,6 +29,7 @@ class Blueprint:
     tensor_plan: how its layers are divided over ranks; None where it does not say, and cannot be.
     build_stage: one stage of a pipeline, as `build`; None where the model cannot be cut.
     shared: names of parameters that both the first and the last stage have.
+    width: of what goes from stage to stage, (B, S, width); None where the model cannot be cut.
     """
 
     build: Callable[[], nn.Module]
@@ -38,6 +39,7 @@ class Blueprint:
     tensor_plan: TensorPlan | None = None
     build_stage: Callable[[Stage], nn.Module] | None = None
     shared: tuple[str, ...] = ()
+    width: int | None = None
 
     @property
     def names(self) -> list[str]:
@@ -47,7 +49,10 @@ class Blueprint:
     def stage(self, stage: Stage) -> nn.Module:
         """One stage of a pipeline. Raises ModelError where the model cannot be cut."""
         if self.build_stage is None:
-            raise ModelError("parallel.pp: this model cannot be cut into stages; set parallel.pp: 1")
+            raise ModelError(
+                "parallel.pp: this model does not say how it can be cut into stages; declare it (see "
+                "distperf.model.pipeline_plan), or set parallel.pp: 1"
+            )
         return self.build_stage(stage)
 
 
@@ -62,8 +67,11 @@ def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) ->
 
 def _family(model: ModelFamily, seed: int) -> Blueprint:
     if isinstance(model, FactorySpec):
-        module, fill = made_by_factory(model, seed)
-        return Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
+        module, fill, cut = made_by_factory(model, seed)
+        made = Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
+        return (
+            made if cut is None else replace(made, build_stage=cut.stage, shared=cut.shared, width=cut.width)
+        )
     if isinstance(model, HfSpec):
         module, fill, vocab = made_by_transformers(model, seed)
         return Blueprint(lambda: module, fill, vocab, tensor_plan=transformers_plan(module.config))
@@ -75,6 +83,7 @@ def _family(model: ModelFamily, seed: int) -> Blueprint:
         tensor_plan=tensor_plan(model),
         build_stage=lambda stage: build_model(model, stage),
         shared=shared_by_stages(model),
+        width=model.hidden,
     )
 
 
