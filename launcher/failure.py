@@ -105,7 +105,11 @@ def of_stall(state: RunState, rank: Rank) -> Failure:
     places = places_of(state)
     own = places[rank.rank]
     groups = [([r for r in ranks if r != rank.rank], place) for ranks, place in stacks.fold(places)]
-    others = [f"ranks {fold_numbers(ranks)}: {place.sentence}" for ranks, place in groups if ranks]
+    others = [
+        f"{'ranks' if len(ranks) > 1 else 'rank'} {fold_numbers(ranks)}: {place.sentence}"
+        for ranks, place in groups
+        if ranks
+    ]
     what = (
         f"has not finished step {rank.step + 1}" if rank.step or not state.policy.script else "stands still"
     )
