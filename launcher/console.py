@@ -60,6 +60,8 @@ class Console:
             self._last = {}  # the figures of an attempt that is over would look like progress of this one
         if before is not None and before.state != state.state:
             self._changed(state)
+        if before is not None and before.interrupts < 2 <= state.interrupts:
+            self.note("ending them now; logs that have not come by then stay on their nodes")
         if (
             before is not None
             and before.failure
