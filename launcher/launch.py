@@ -17,6 +17,7 @@ from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
 from launcher.detach import Leave, farewell
+from launcher.librarian import keeping_bookmarks
 from launcher.lifetime import started_at
 from launcher.nodes import Nodes
 from launcher.nodeset import fold
@@ -125,7 +126,8 @@ def _run(
             needs(planned.parsed, check=False).setup,
         )
         try:
-            state = Controller(order, nodes, console).run(begun)
+            with keeping_bookmarks(run):
+                state = Controller(order, nodes, console).run(begun)
         finally:
             console.close()
     for line in closing_lines(run, state):
