@@ -3,7 +3,7 @@
     python scripts/bench/dashboard.py [--journal-mb 1024] [--seconds 30]
 
 The real program in tmux at 160x50. First paint: from the command to the first row with data, seen by capture-pane. Key
-to paint: from send-keys to the view on the screen, tmux's own share counted. CPU: user and system time of the process over
+to paint: from send-keys to the view on the screen, with what tmux takes. CPU: user and system time of the process over
 the seconds after it has settled, in the overview and in the ranks.
 """
 
