@@ -71,7 +71,8 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
             hosts = words.plural(len(planned.parsed.hosts), "host")
             say(f"launch.setup: {words.plural(len(needed.setup.lines), 'line')} on {hosts}")
         facts = prepare(nodes, planned.parsed.hosts, needed)
-        console = Console(quiet=request.quiet or leave is not None)
+        quiet = request.quiet or leave is not None
+        console = Console(quiet, verbose=request.verbose, color=request.color)
         return _run(planned, facts, nodes, console, say, leave)
     finally:
         nodes.close()

@@ -27,6 +27,7 @@ from launcher.errors import PlacementError, UsageError
 from launcher.hostfile import Host, load_hostfile, local_hostfile
 from launcher.plan import TRAINING, Placement, Program, fill_slots, first_slots, label, place
 from launcher.rundir import RunDir, find_run, new_run_id
+from launcher.summary import Color
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Request:
     ssh_options: tuple[str, ...] = ()
     check: bool = True
     quiet: bool = False
+    verbose: bool = False
+    color: Color = "auto"
 
 
 @dataclass(frozen=True)
