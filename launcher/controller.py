@@ -193,7 +193,9 @@ class Controller:
             self._happened(events.NodeLost(self._now(), host, "its agent is gone"))
 
     def _take_request(self, request: control.Request) -> None:
-        """A "stop" is one Ctrl-C, a "kill" is two, a "ping" only asks."""
+        """A "stop" is one Ctrl-C, a "kill" is two, "stacks" have the agents look at their ranks, a "ping" only asks."""
+        if request.do == "stacks":
+            self._nodes.tell_all(protocol.TakeStacks(self.state.attempt))
         for _ in range({"stop": 1, "kill": 2}.get(request.do, 0)):
             self._happened(events.Interrupted(self._now(), "SIGINT"))
         request.answer({"pid": os.getpid(), "state": self.state.state})

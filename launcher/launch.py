@@ -17,6 +17,7 @@ from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
 from launcher.detach import Leave, farewell
+from launcher.librarian import keeping_bookmarks
 from launcher.lifetime import started_at
 from launcher.nodes import Nodes
 from launcher.nodeset import fold
@@ -70,7 +71,8 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
             hosts = words.plural(len(planned.parsed.hosts), "host")
             say(f"launch.setup: {words.plural(len(needed.setup.lines), 'line')} on {hosts}")
         facts = prepare(nodes, planned.parsed.hosts, needed)
-        console = Console(quiet=request.quiet or leave is not None)
+        quiet = request.quiet or leave is not None
+        console = Console(quiet, verbose=request.verbose, color=request.color)
         return _run(planned, facts, nodes, console, say, leave)
     finally:
         nodes.close()
@@ -125,7 +127,8 @@ def _run(
             needs(planned.parsed, check=False).setup,
         )
         try:
-            state = Controller(order, nodes, console).run(begun)
+            with keeping_bookmarks(run):
+                state = Controller(order, nodes, console).run(begun)
         finally:
             console.close()
     for line in closing_lines(run, state):

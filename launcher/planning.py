@@ -36,6 +36,7 @@ from launcher.plan import (
     split_axes,
 )
 from launcher.rundir import RunDir, find_run, new_run_id
+from launcher.summary import Color
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Request:
     ssh_options: tuple[str, ...] = ()
     check: bool = True
     quiet: bool = False
+    verbose: bool = False
+    color: Color = "auto"
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,11 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def bookmark(self) -> Path:
+        """What the journal's first bytes come to."""
+        return self.path / "bookmark.json"
+
+    @property
     def metrics(self) -> Path:
         """One line a step."""
         return self.path / "metrics.jsonl"

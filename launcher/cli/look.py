@@ -7,8 +7,12 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from launcher.rundir import RunDir as Run_
 
 Run = typer.Argument(None, metavar="RUN", help="Run id, run folder, or nothing for the latest in ./runs.")
 RunDir = typer.Option("runs", "--run-dir", metavar="DIR", help="Folder that run folders are in.")
@@ -36,22 +40,32 @@ def status(
         None, "--watch", min=0.1, metavar="S", help="A snapshot every S seconds."
     ),
     as_json: bool = AsJson,
+    ascii: bool = typer.Option(False, "--ascii", help="Draw with ASCII characters only."),
     run_dir: Path = RunDir,
 ) -> None:
-    """Show a run: one snapshot, or, on a terminal, one after the other until it ends."""
+    """Show a run: interactive on a terminal (q quits, ? helps), else one snapshot."""
     from launcher import view
     from launcher.rundir import find_run
 
     found = find_run(run, run_dir)
-    live = sys.stdout.isatty() and not once and not as_json
-    every_s = watch if watch is not None else 2.0 if live else None
+    if not once and not as_json and watch is None and sys.stdout.isatty() and sys.stdin.isatty():
+        _interact(found, ascii)
+        return
     while True:
         seen = view.look(found)
-        text = json.dumps(seen) if as_json else "\n".join(view.as_text(seen))
-        print(("\x1b[H\x1b[2J" if live else "") + text, flush=True)
-        if every_s is None or seen["exit_code"] is not None or seen["state"] == "lost":
+        print(json.dumps(seen) if as_json else "\n".join(view.as_text(seen)), flush=True)
+        if watch is None or seen["exit_code"] is not None or seen["state"] == "lost":
             return
-        time.sleep(every_s)
+        time.sleep(watch)
+
+
+def _interact(run: Run_, ascii: bool) -> None:
+    from launcher.dashboard.terminal import show
+    from launcher.errors import RunFolderError
+
+    problem = show(run, ascii=ascii)
+    if problem:
+        raise RunFolderError(problem)
 
 
 def ps(as_json: bool = AsJson, run_dir: Path = RunDir) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import sys
 from pathlib import Path
@@ -27,7 +28,22 @@ Resume = typer.Option(
     None, "--resume", metavar="RUN|CKPT", help="Go on from a run's or this checkpoint, as a new run."
 )
 SshOption = typer.Option(None, "--ssh-option", metavar="KEY=VALUE", help="As ssh's -o; beside ~/.ssh/config.")
+DryRun = typer.Option(False, "--dry-run", help="Print what would be started where, and stop.")
+Probe = typer.Option(False, "--probe", help="With --dry-run: ask hosts without slots for their devices.")
+Quiet = typer.Option(False, "--quiet", "-q", help="No rank output and no progress; errors and the end only.")
+Verbose = typer.Option(False, "--verbose", "-v", help="Tell every change of ranks and hosts, too.")
 AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
+
+
+class Color(enum.Enum):
+    """When `launch` uses colours."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+Colors = typer.Option(Color.auto, "--color", help="Colours; auto: on terminals, without NO_COLOR.")
 
 
 def register(app: typer.Typer) -> None:
@@ -51,20 +67,20 @@ def launch(
     no_check: bool = typer.Option(
         False, "--no-check", help="Skip the checks of versions and shared folders."
     ),
-    quiet: bool = typer.Option(
-        False, "--quiet", "-q", help="No rank output and no progress; errors and the end only."
-    ),
+    quiet: bool = Quiet,
+    verbose: bool = Verbose,
+    color: Color = Colors,
     detach: bool = typer.Option(
         False, "--detach", help="Go on in the background once the run has begun; print its id."
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print what would be started where, and stop."),
-    probe: bool = typer.Option(
-        False, "--probe", help="With --dry-run: ask hosts without slots for their devices."
-    ),
+    dry_run: bool = DryRun,
+    probe: bool = Probe,
     as_json: bool = AsJson,
 ) -> None:
     """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
     _refuse_contradictions(dry_run, detach, probe, as_json)
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose: choose one")
     if hosts is None and not (dry_run or detach):
         from launcher.transport.local import start_ahead
 
@@ -87,6 +103,8 @@ def launch(
         ssh_options=tuple(ssh_options or ()),
         check=not no_check,
         quiet=quiet,
+        verbose=verbose,
+        color=color.value,
     )
     if dry_run:
         _show_plan(request, probe, as_json, with_commands=True)
