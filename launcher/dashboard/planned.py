@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from distperf.recipe.estimate import model_state
+from distperf.recipe.holdings import largest_state
 from distperf.recipe.runspec import RunSpec, from_json
 from launcher import words
 from launcher.dashboard.grid import by_host
@@ -41,15 +41,16 @@ def planned(seen: Seen, look: Look) -> list[Line]:
 
 
 def estimated(spec: dict[str, Any]) -> dict[str, int]:
-    """Bytes by kind that the plan counts for a rank; empty where a version with other fields wrote the spec."""
+    """Bytes by kind that the plan counts for the fullest rank.
+
+    Empty where only the model's own code knows, or a version with other fields wrote the spec.
+    """
     try:
         run = from_json(RunSpec, json.dumps(spec))
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
-    found = model_state(
-        run.model, run.precision, run.parallel.zero, run.parallel.dp_shard, run.train.accumulation
-    )
-    return {kind: getattr(found, f"{kind}_bytes") for kind in KINDS}
+    found = largest_state(run)
+    return {} if found is None else {kind: getattr(found, f"{kind}_bytes") for kind in KINDS}
 
 
 def _pair(kind: str, planned_bytes: int | None, held: int, most: int, look: Look) -> list[Line]:
