@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from distperf.build import Orders
 from distperf.checkpoint.load import find_start, load
+from distperf.checkpoint.manifest import Manifest, Origin
 from distperf.checkpoint.save import CheckpointWriter
 from distperf.contract import RESUME_ENV
 from distperf.measure.progress import Progress
@@ -13,10 +13,9 @@ from distperf.recipe.runspec import CheckpointSpec
 from distperf.trainer import Trainer
 
 
-def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
+def resume(checkpoint: CheckpointSpec, origin: Origin, trainer: Trainer, progress: Progress) -> int:
     """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step."""
-    checkpoint, told = orders.spec.checkpoint, os.environ.get(RESUME_ENV, "")
-    found = find_start(checkpoint.dir, orders.origin(), told, writes=checkpoint.is_on)
+    found = find_start(checkpoint.dir, origin, os.environ.get(RESUME_ENV, ""), writes=checkpoint.is_on)
     if found is None:
         return 0
     for problem in found.passed_over:
@@ -28,7 +27,18 @@ def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
     progress.tokens_seen = found.manifest.tokens
     step, path = found.manifest.step, str(found.path)
     progress.event("resume", f"resumed after step {step} from {path}", step=step, path=path)
+    _go_on(trainer, found.manifest, origin, progress)
     return step
+
+
+def _go_on(trainer: Trainer, manifest: Manifest, origin: Origin, progress: Progress) -> None:
+    """Take the samples that follow those of the checkpoint; of other samples, or in another order, the first."""
+    if manifest.data["order"] == origin.data["order"]:
+        trainer.stream.go_on(manifest.step, manifest.samples)
+        return
+    trainer.stream.go_on(manifest.step, 0)
+    text = "its data, data.seq_len or train.seed are not those of this run, whose samples begin at the first"
+    progress.event("other_data", f"checkpoint of step {manifest.step}: {text}", step=manifest.step)
 
 
 def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:
@@ -50,6 +60,7 @@ def save(step: int, trainer: Trainer, writer: CheckpointWriter, progress: Progre
         trainer.engine.state(),
         optimizer_step=trainer.engine.optimizer_step,
         tokens=progress.tokens_seen,
+        samples=trainer.stream.first(step + 1),
         loss_scale=trainer.loss_scale,
     )
     what = (

@@ -68,6 +68,7 @@ class CheckpointWriter:
         *,
         optimizer_step: int,
         tokens: int,
+        samples: int,
         loss_scale: dict[str, Any] | None = None,
     ) -> Saved:
         """Write the checkpoint after `step`. Collective: every rank calls it with its own pieces.
@@ -96,6 +97,7 @@ class CheckpointWriter:
                     "step": step,
                     "optimizer_step": optimizer_step,
                     "tokens": tokens,
+                    "samples": samples,
                     "loss_scale": loss_scale,
                 }
                 size = agreed(

@@ -90,6 +90,12 @@ def read_shards(folder: Path, state: State) -> None:
         reader.read_data(LoadPlan(items), _PieceReader(dict(_pieces(state)))).wait()
 
 
+def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor that a checkpoint holds. Raises OSError, CheckpointError, pickle.UnpicklingError."""
+    held = _SafeReader(folder).read_metadata().state_dict_metadata
+    return {fqn: tuple(of.size) for fqn, of in held.items() if isinstance(of, TensorStorageMetadata)}
+
+
 def _read_items(folder: Path, metadata: Metadata, fqn: str, owned: OwnedTensor) -> list[ReadItem]:
     saved = metadata.state_dict_metadata.get(fqn)
     if not isinstance(saved, TensorStorageMetadata):

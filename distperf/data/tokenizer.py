@@ -61,7 +61,7 @@ class JsonTokenizer:
 
     def __init__(self, path: Path) -> None:
         """Raises DataError: no library, no such file, not a tokenizer, or no end-of-document token in it."""
-        self.name = str(path)
+        self.name = str(path.absolute())
         self.replaced_bytes = 0
         try:
             content = path.read_bytes()

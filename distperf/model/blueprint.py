@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torch import nn
 
@@ -11,11 +12,12 @@ from distperf.errors import ModelError
 from distperf.model.factory import made_by_factory
 from distperf.model.flops import flops_per_token
 from distperf.model.hf import made_by_transformers
+from distperf.model.imported import imported_fill
 from distperf.model.init import Fill, fill_for
 from distperf.model.llama import build_model, shared_by_stages, tensor_plan
 from distperf.model.tensor_plan import TensorPlan, declared_plan, transformers_plan
 from distperf.optim.groups import matches, nearest_names
-from distperf.recipe.runspec import FactorySpec, HfSpec, ModelFamily
+from distperf.recipe.runspec import FactorySpec, HfSpec, ModelFamily, ModelSpec
 from distperf.recipe.stages import Stage
 
 
@@ -56,13 +58,21 @@ class Blueprint:
         return self.build_stage(stage)
 
 
-def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) -> Blueprint:
+def blueprint_of(
+    model: ModelFamily, seed: int, frozen: tuple[str, ...] = (), init: str | None = None
+) -> Blueprint:
     """The blueprint of what a recipe names. `frozen`: patterns of parameters that are not trained.
+
+    `init`: a folder of transformers whose weights a Llama starts from.
 
     Raises:
         ModelError: the model cannot be had, or a pattern names none of its parameters.
     """
-    return freeze(_family(model, seed), frozen)
+    blueprint = _family(model, seed)
+    if init is not None:
+        assert isinstance(model, ModelSpec), "by the rules of recipes"
+        blueprint = replace(blueprint, fill=imported_fill(model, Path(init)))
+    return freeze(blueprint, frozen)
 
 
 def _family(model: ModelFamily, seed: int) -> Blueprint:

@@ -58,6 +58,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         run_id=run_id,
         world_size=world_size,
         model=shape,
+        init=model.init,
         frozen=model.frozen,
         data=_data(data),
         train=TrainSpec(

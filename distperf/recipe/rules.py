@@ -182,12 +182,13 @@ def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:
 def _tokenizer(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     """The ids that a trained model knows are its tokenizer's: bytes would be other words to it."""
     if (
-        model.hf is not None
+        (folder := model.hf or model.init) is not None
         and model.factory is None
         and data.text is not None
         and "tokenizer" not in data.model_fields_set
     ):
-        text = f"missing key data.tokenizer (beside model.hf: {model.hf}/tokenizer.json, or byte)"
+        key = "hf" if model.hf is not None else "init"
+        text = f"missing key data.tokenizer (beside model.{key}: {folder}/tokenizer.json, or byte)"
         yield Fault("data", text, at_key=True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-ckpt = typer.Typer(no_args_is_help=True, help="Look at checkpoints.", rich_markup_mode=None)
+ckpt = typer.Typer(no_args_is_help=True, help="Look at checkpoints, and export them.", rich_markup_mode=None)
 data = typer.Typer(
     no_args_is_help=True, help="Text to token shards, and a look at them.", rich_markup_mode=None
 )
@@ -124,6 +124,25 @@ def ckpt_show(
     folder = _checkpoint_folder(path)
     steps = [c.path for c in list_checkpoints(folder) if c.complete]
     _show(dataclasses.asdict(read_manifest(steps[-1] if steps else path)), as_json)
+
+
+@ckpt.command("export")
+def ckpt_export(
+    path: Path = typer.Argument(
+        ..., metavar="CKPT", help="A checkpoint, or a run's folder or one of checkpoints (the newest)."
+    ),
+    out: Path = typer.Argument(..., metavar="OUT", help="Folder to make."),
+    dtype: str | None = typer.Option(
+        None, "--dtype", metavar="fp32|bf16", help="Of the weights; default: what the run computed in."
+    ),
+    hf: Path | None = typer.Option(
+        None, "--hf", metavar="DIR", help="Where the run's model.hf folder is now, if it has moved."
+    ),
+) -> None:
+    """Write the model as safetensors with config.json and tokenizer, for transformers (needs the train extra)."""
+    options = [*(("--dtype", dtype) if dtype else ()), *(("--hf", str(hf)) if hf else ())]
+    command = [sys.executable, "-m", "distperf.export", *options, "--", str(path), str(out)]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 @data.command("show")

@@ -30,7 +30,8 @@ from distperf.parallel.pieces import OwnedTensor, Piece, pieces_of
 pytestmark = pytest.mark.slow
 
 SHAPES = {"model.a": (7, 5), "model.b": (11,), "model.c": (3, 4, 5), "model.scalar": ()}
-ORIGIN = Origin("run-a", "n", 1, 1, {"layers": 2}, "fp32", 2)
+PROGRESS = {"step": 10, "optimizer_step": 10, "tokens": 0, "samples": 0, "loss_scale": None}
+ORIGIN = Origin("run-a", "n", 1, 1, {"layers": 2}, "fp32", 2, {})
 
 
 def divide(value: float | None = None) -> tuple[dict[str, OwnedTensor], dict[str, tuple[Tensor, int]]]:
@@ -49,7 +50,9 @@ def divide(value: float | None = None) -> tuple[dict[str, OwnedTensor], dict[str
 
 def save_step(folder: str, step: int, keep: int = 0) -> Saved:
     find_start(folder, ORIGIN, "")
-    return CheckpointWriter(folder, ORIGIN, keep).save(step, divide()[0], optimizer_step=step, tokens=0)
+    return CheckpointWriter(folder, ORIGIN, keep).save(
+        step, divide()[0], optimizer_step=step, tokens=0, samples=0
+    )
 
 
 def save_steps(folder: str, *steps: int) -> list[Saved]:
@@ -104,19 +107,22 @@ def test_a_late_writer_of_an_earlier_attempt_changes_nothing(tmp_path, alone):
     """
     folder, later = str(tmp_path), replace(ORIGIN, attempt=2)
     late, writer = CheckpointWriter(folder, ORIGIN, 1), CheckpointWriter(folder, later, 1)
-    late.save(5, divide()[0], optimizer_step=5, tokens=0)
+    late.save(5, divide()[0], optimizer_step=5, tokens=0, samples=0)
     partial = tmp_path / ".step-00000010.partial-1-x"
     partial.mkdir()
     find_start(folder, later, "")
     for step in (5, 10):
         with pytest.raises(CheckpointError, match="attempt 2 of this run has begun, and this is 1"):
-            late.save(step, divide()[0], optimizer_step=step, tokens=0)
+            late.save(step, divide()[0], optimizer_step=step, tokens=0, samples=0)
     with pytest.raises(CheckpointError, match="attempt 2 of this run has begun"):
         late._commit(
-            partial, tmp_path / "step-00000010", [[]], {"step": 10, "optimizer_step": 10, "tokens": 0}
+            partial,
+            tmp_path / "step-00000010",
+            [[]],
+            PROGRESS,
         )
     assert [info.step for info in list_checkpoints(folder)] == [5]
-    assert writer.save(10, divide()[0], optimizer_step=10, tokens=0).written
+    assert writer.save(10, divide()[0], optimizer_step=10, tokens=0, samples=0).written
     assert [(info.step, info.manifest.attempt) for info in list_checkpoints(folder)] == [(10, 2)]
 
 
@@ -148,7 +154,7 @@ def test_a_disk_that_is_too_small_is_found_before_writing_g13(tmp_path, alone):
     piece = Piece((0,), torch.empty(2**50, device="meta"))
     huge = {"model.huge": OwnedTensor((2**50,), torch.float32, (piece,))}
     with pytest.raises(CheckpointError, match=r"needs 4,503,599,627,370,496 bytes and .* free"):
-        CheckpointWriter(str(tmp_path), ORIGIN, 0).save(1, huge, optimizer_step=1, tokens=0)
+        CheckpointWriter(str(tmp_path), ORIGIN, 0).save(1, huge, optimizer_step=1, tokens=0, samples=0)
     assert list(tmp_path.iterdir()) == []
 
 
