@@ -40,6 +40,16 @@ launch: {warm_start: false}
 slurm: {nodes: 2, time: "%s", signal_s: 59, extra: [%s]}
 """
 
+TRAINING = """
+name: train
+model: {family: llama, layers: 2, hidden: 32, heads: 2, ffn: 64, vocab: 257}
+data: {synthetic: true, seq_len: 32}
+train: {steps: 100000, global_batch: 4}
+precision: fp32
+checkpoint: {every_steps: 0}
+slurm: {nodes: 2, time: 10}
+"""
+
 
 @pytest.fixture(autouse=True)
 def empty_queue(slurm):
@@ -167,3 +177,22 @@ def test_preemption_ends_a_run_in_order_and_goes_on_later(slurm):
     go_again(slurm, job)
     until(lambda: status(slurm)["exit_code"] == 0)
     assert status(slurm)["attempt"] == 2
+
+
+def test_training_goes_on_from_the_very_step_of_the_warning(slurm):
+    """Only the batch shell is told: both ranks end after the same step with its checkpoint, from which the requeued job
+    trains on; metrics are those of one run.
+    """
+    write(slurm, train_yaml=TRAINING)
+    slurm.run(f"{DISTPERF} sbatch train.yaml --submit 2>/dev/null")
+    metrics = slurm.folder / "runs" / "latest" / "metrics.jsonl"
+    until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4)
+    job = slurm.run("squeue -h -o %i")
+    slurm.run(f"scancel -b -s USR1 {job}")
+    go_again(slurm, job)
+    first = status(slurm)
+    assert (first["exit_code"], first["checkpoint"].rpartition("-")[2]) == (75, f"{first['step']:08d}")
+    until(lambda: len(metrics.read_text().splitlines()) > first["step"] + 1)
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(1, len(steps) + 1))
+    assert f"resumed after step {first['step']} " in slurm.run(f"{DISTPERF} logs --rank 0")
