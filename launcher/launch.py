@@ -40,6 +40,7 @@ from launcher.planning import (
 from launcher.prepare import prepare
 from launcher.rundir import RunDir, write_atomic
 from launcher.setup import Setup
+from launcher.sinks.feeding import feeding
 from launcher.slurm import queue
 from launcher.slurm.allocation import fewer_cpus
 from launcher.state import Policy
@@ -145,7 +146,7 @@ def _run(
             lambda: _preempted(planned.parsed),
         )
         try:
-            with keeping_bookmarks(run):
+            with keeping_bookmarks(run), feeding(run, planned.parsed.recipe.report, console.note):
                 state = Controller(order, nodes, console).run(begun)
         finally:
             console.close()

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
+from distperf.recipe.reporting import ReportSection
 from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
@@ -68,6 +69,7 @@ class Recipe(Section):
         default_factory=SlurmSection,
         description="What a job of SLURM's asks for, and how a run behaves inside one.",
     )
+    report: ReportSection = Field(default_factory=ReportSection, description="Who else hears of the run.")
     script: ScriptSection | None = Field(
         default=None, description="A script of your own, in place of everything that says what is trained."
     )

@@ -78,4 +78,9 @@ slurm:                          # what `distperf sbatch` asks for; null is left 
   signal_s: 120                 # before the time limit: save, end, and be queued again
   requeue: true
   agents: srun                  # ssh: where there is no srun
+
+report:
+  prometheus: null              # a port (on loopback) or host:port where Prometheus finds metrics
+  command: null                 # a shell line run when the run stalls, fails, restarts or ends
+  webhook: null                 # a URL that the same is posted to, as JSON
 """

@@ -154,7 +154,7 @@ def test_a_fixed_number_of_ranks_and_fewer_nodes(problems, load):
     assert load(BASE + "launch: {min_nodes: 1, spares: 2}\n").launch.min_nodes == 1
 
 
-@pytest.mark.parametrize("key", ["async", "offload", "activation_checkpoint", "eval", "report"])
+@pytest.mark.parametrize("key", ["async", "offload", "activation_checkpoint", "eval"])
 def test_what_does_not_work_yet_is_unknown(problems, key):
     """A key is in the schema from the day it works."""
     assert "unknown key" in problems(BASE + f"{key}: {{}}\n")[0]
