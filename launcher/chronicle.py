@@ -47,9 +47,13 @@ class Try:
 
 @dataclass(frozen=True)
 class Chronicle:
-    """The story so far. left_out: older sentences that are not kept."""
+    """The story so far. left_out: older sentences that are not kept.
+
+    A run that goes on in a requeued job is created again, and its clock begins anew: shift_s is added to it here.
+    """
 
     created_time: float = 0.0
+    shift_s: float = 0.0
     tries: tuple[Try, ...] = ()
     said: tuple[Said, ...] = ()
     left_out: int = 0
@@ -63,14 +67,21 @@ class Chronicle:
 def after(past: Chronicle, time: float, before: RunState | None, event: Event, state: RunState) -> Chronicle:
     """The story with one more event. before, state: the run before and after it; time: when it was written down."""
     if isinstance(event, events.RunCreated):
-        past = Chronicle(created_time=time)
-    tries = _tries(past.tries, event, state)
+        past = _created_at(past, time)
+    shifted = dataclasses.replace(event, t=event.t + past.shift_s) if past.shift_s else event
+    tries = _tries(past.tries, shifted, state)
     sentences = [Said(time, *sentence) for sentence in _sentences(before, event, state)]
     if not sentences and tries is past.tries:
         return past
     said = (*past.said, *sentences)
     dropped = max(0, len(said) - SAID_KEPT)
     return dataclasses.replace(past, tries=tries, said=said[dropped:], left_out=past.left_out + dropped)
+
+
+def _created_at(past: Chronicle, time: float) -> Chronicle:
+    if not past.created_time:
+        return Chronicle(created_time=time)
+    return dataclasses.replace(past, shift_s=time - past.created_time)
 
 
 def _tries(past: tuple[Try, ...], event: Event, state: RunState) -> tuple[Try, ...]:

@@ -100,9 +100,10 @@ class Follower:
         )  # fmt: skip
 
     def _now_t(self, state: RunState, alive: bool) -> float:
+        told = state.t + self.story.chronicle.shift_s
         if state.over or not alive:
-            return state.t
-        return max(state.t, time.time() - self.story.chronicle.created_time)
+            return told
+        return max(told, time.time() - self.story.chronicle.created_time)
 
     def _read_spec(self, attempt: int) -> dict[str, Any]:
         """What ranks were told: written anew when an attempt is placed anew."""

@@ -51,7 +51,7 @@ class Metrics:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._file = run.metrics.open("ab", buffering=0)
-        self._last_step = 0
+        self._last_step = int(last_metrics(run).get("step") or 0)  # of an earlier job of the same run
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one step's line. Raises OSError."""

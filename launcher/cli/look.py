@@ -1,4 +1,4 @@
-"""status, ps, logs, attach, stop: look at runs, and end one."""
+"""status, ps, logs, attach, stop, report: look at runs, and end one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OnInterrupt(str, enum.Enum):
 
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
-    for command in (status, ps, logs, attach, stop):
+    for command in (status, ps, logs, attach, stop, report):
         app.command()(command)
 
 
@@ -141,3 +141,24 @@ def stop(
     from launcher.stop import stop_run
 
     print(stop_run(find_run(run, run_dir), now), file=sys.stderr)
+
+
+def report(
+    run: str | None = Run,
+    html: Path | None = typer.Option(
+        None, "--html", metavar="FILE", help="Write a page that needs nothing else."
+    ),
+    run_dir: Path = RunDir,
+) -> None:
+    """Tell what became of a run: attempts, failures, throughput, loss, and where the time went."""
+    from launcher.recap.facts import gather
+    from launcher.recap.page import page
+    from launcher.recap.text import as_text
+    from launcher.rundir import find_run, write_atomic
+
+    facts = gather(find_run(run, run_dir))
+    if html is None:
+        print("\n".join(as_text(facts)))
+        return
+    write_atomic(html, page(facts))
+    print(f"distperf: wrote {html}", file=sys.stderr)

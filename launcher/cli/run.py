@@ -1,9 +1,10 @@
-"""launch, plan: start a run, or say what it would be."""
+"""launch, plan, sbatch: start a run, or say what it would be."""
 
 from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 Recipe = typer.Argument(None, metavar="RECIPE", help="The recipe (YAML).")
 Args = typer.Argument(None, metavar="-- ARGS...", help="Arguments of the script, after --.")
 Script = typer.Option(None, "--script", metavar="FILE", help="Run this script instead of a recipe.")
-Hosts = typer.Option(None, "--hosts", metavar="FILE", help="Hostfile; without one, this machine.")
+Hosts = typer.Option(
+    None,
+    "--hosts",
+    metavar="FILE",
+    help="Hostfile; without one, the hosts of the SLURM job that we are in, or this machine.",
+)
 Include = typer.Option(None, "--include", metavar="F", help="Only these hosts and slots: a@b:0,2@c[01-04].")
 Exclude = typer.Option(None, "--exclude", metavar="F", help="All but these hosts and slots.")
 Set = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a key of the recipe; may be given often.")
@@ -50,6 +56,7 @@ def register(app: typer.Typer) -> None:
     """Add this group's commands."""
     app.command("launch")(launch)
     app.command("plan")(plan)
+    app.command("sbatch")(sbatch)
 
 
 def launch(
@@ -81,7 +88,7 @@ def launch(
     _refuse_contradictions(dry_run, detach, probe, as_json)
     if quiet and verbose:
         raise UsageError("--quiet and --verbose: choose one")
-    if hosts is None and not (dry_run or detach):
+    if hosts is None and not (dry_run or detach or "SLURM_JOB_ID" in os.environ):
         from launcher.transport.local import start_ahead
 
         start_ahead()
@@ -148,6 +155,27 @@ def plan(
         recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc
     )
     _show_plan(request, probe=False, as_json=as_json, with_commands=False, drawn=draw)
+
+
+def sbatch(
+    recipe: Path = typer.Argument(
+        ..., metavar="RECIPE", help="The recipe (YAML); its slurm section says what is asked for."
+    ),
+    sets: list[str] | None = Set,
+    run_dir: Path = RunDir,
+    submit: bool = typer.Option(False, "--submit", help="Submit it, and say how to follow."),
+) -> None:
+    """Print a batch script for a recipe, or submit it to SLURM."""
+    from launcher.slurm import submit as jobs
+
+    order = jobs.prepare(recipe, tuple(sets or ()), run_dir)
+    if not submit:
+        print(order.script, end="")
+        return
+    run, lines = jobs.submit(order)
+    print(run)
+    for line in lines:
+        say(line)
 
 
 def _script_args(recipe: str | None, args: list[str] | None, script: str | None) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def overview(seen: Seen, look: Look) -> list[Line]:
 
 def _state_lines(seen: Seen, look: Look) -> list[Line]:
     state = seen.state
-    restarts = max(0, state.attempt - 1)
+    restarts = max(0, state.attempt - state.attempts_before - 1)
     facts = [
         words.seconds(seen.now_t),
         f"attempt {state.attempt}, {restarts} of {words.plural(state.policy.max_restarts, 'restart')}",

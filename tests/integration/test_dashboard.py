@@ -77,3 +77,18 @@ def test_status_without_a_terminal(tmp_path):
     assert "finished" in done.stdout
     assert "loss 1.5000" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_report(tmp_path):
+    """What became of a run, as text on stdout and as a page; the page is written whole, and only where it was asked."""
+    (tmp_path / "train.py").write_text(
+        "import distperf\nfor n in (1, 2, 3): distperf.report(n, loss=1.5 / n)\n"
+    )
+    start(tmp_path, "--nproc", "1", "--script", "train.py").end()
+    text = distperf(tmp_path, "report").stdout
+    assert "finished" in text
+    assert "loss        1.5000 -> 0.5000" in text
+    done = distperf(tmp_path, "report", "--html", "report.html")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "distperf: wrote report.html\n")
+    assert (tmp_path / "report.html").read_text().endswith("</html>\n")
+    assert distperf(tmp_path, "report", "no-such-run").returncode == 2

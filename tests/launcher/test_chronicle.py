@@ -1,3 +1,5 @@
+import dataclasses
+
 from launcher import chronicle, events, supervise
 from launcher.chronicle import SAID_KEPT, Chronicle
 
@@ -68,3 +70,13 @@ def test_nothing_of_a_rank_moves_the_screen():
     record = {"kind": "event", "event": "\x1b[2Jodd", "path": "a\nb"}
     story = told(created(), events.AttemptBegan(0.1, 1), events.RankReported(1.0, 1, 0, record))
     assert story.said[-1].text == "odd: a"
+
+
+def test_a_run_that_goes_on_in_another_job():
+    """Its clock begins anew and its story does not: attempts of all jobs, on one clock."""
+    again = dataclasses.replace(created(), attempts_before=2)
+    story = told(*FAILED, again, events.AttemptBegan(2.0, 3), events.Ended(9.0, "finished", 0))
+    assert [one.attempt for one in story.tries] == [1, 2, 3]
+    assert story.shift_s == len(FAILED)  # seconds after the first creation, as `told` has it
+    assert (story.tries[2].began_t, story.tries[2].ended_t) == (2.0 + len(FAILED), 9.0 + len(FAILED))
+    assert story.created_time == 1000.0
