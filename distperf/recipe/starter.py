@@ -61,6 +61,7 @@ launch:
   env_secret: []                # names taken from your environment and never written anywhere
   setup: []                     # shell lines on every node before the ranks: ["source env/bin/activate"]
   python: auto
+  transport: null               # a way of your own to reach hosts: docs/transports.md
   workdir: .
 
 slurm:                          # what `distperf sbatch` asks for; null is left to the cluster
