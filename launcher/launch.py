@@ -49,7 +49,7 @@ from launcher.view import closing_lines
 
 
 def make_transport(parsed: Parsed) -> Transport:
-    """srun in a job, but where the recipe wants SSH; else local without a hostfile, and with one SSH or the user's."""
+    """In a job srun, unless the recipe wants SSH; else local without a hostfile, and with one SSH or the user's own."""
     if parsed.local:
         from launcher.transport.local import LocalTransport
 
