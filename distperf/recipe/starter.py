@@ -82,6 +82,7 @@ slurm:                          # what `distperf sbatch` asks for; null is left 
 
 report:
   prometheus: null              # a port (on loopback) or host:port where Prometheus finds metrics
+  tensorboard: false            # true: curves into the run's folder
   command: null                 # a shell line run when the run stalls, fails, restarts or ends
   webhook: null                 # a URL that the same is posted to, as JSON
 """
