@@ -49,7 +49,7 @@ from launcher.view import closing_lines
 
 
 def make_transport(parsed: Parsed) -> Transport:
-    """Local without a hostfile, SSH with one, whatever it names; srun in a job, unless the recipe wants SSH."""
+    """In a job srun, unless the recipe wants SSH; else local without a hostfile, and with one SSH or the user's own."""
     if parsed.local:
         from launcher.transport.local import LocalTransport
 
@@ -58,6 +58,10 @@ def make_transport(parsed: Parsed) -> Transport:
         from launcher.transport.slurm import SlurmTransport
 
         return SlurmTransport(parsed.allocation)
+    if parsed.recipe.launch.transport is not None:
+        from launcher.transport.own import load
+
+        return load(parsed.recipe.launch.transport, parsed.folder)
     from launcher.transport.ssh import SshTransport  # 0.1 s of imports that a local run does without
 
     return SshTransport(options=parsed.ssh_options)

@@ -74,6 +74,7 @@ class Parsed:
     workdir: str
     resume: str = ""
     ssh_options: dict[str, str] = field(default_factory=dict)
+    folder: Path = Path()  # of the recipe
     allocation: Allocation | None = None  # the job of SLURM's that gives the hosts
 
     @property
@@ -136,6 +137,8 @@ def parse(request: Request) -> Parsed:
     else:
         hostfile = load_hostfile(request.hosts)
         hosts = fill_slots(filters.apply_filters(hostfile.hosts, request.include, request.exclude), nproc, {})
+    if request.hosts is None and recipe.launch.transport is not None:
+        raise UsageError("launch.transport is about the hosts of a hostfile: name one with --hosts")
     _check_spares(recipe, hosts, local=request.hosts is None and job is None)
     return Parsed(
         recipe=recipe,
@@ -146,6 +149,7 @@ def parse(request: Request) -> Parsed:
         workdir=os.path.abspath(recipe.launch.workdir),
         resume=find_checkpoint(request.resume, request.run_dir),
         ssh_options=_ssh_options(request.ssh_options),
+        folder=Path() if request.recipe is None else request.recipe.parent,
         allocation=job,
     )
 

@@ -66,6 +66,11 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def tensorboard(self) -> Path:
+        """Curves for TensorBoard, where the recipe asks for them."""
+        return self.path / "tensorboard"
+
+    @property
     def superseded_metrics(self) -> Path:
         """Lines of steps that a later attempt did again."""
         return self.path / "metrics.superseded.jsonl"

@@ -46,14 +46,10 @@ def look(run: RunDir) -> dict[str, Any]:
 
 def _waiting(run: RunDir, job: queue.Job) -> dict[str, Any]:
     """The same of a run that has not begun, since its job waits, or never will."""
-    notes = [
-        f"job {job.key} of SLURM's is {job.state.lower() or 'not in the queue'}"
-        + (f": {job.reason}" if job.reason else "")
-    ]
-    state = "queued" if job.waits else "starting" if job.state in ("RUNNING", "COMPLETING") else "lost"
+    state = "queued" if job.waits else "lost" if job.gone else "starting"
     return {
         "schema": SCHEMA, "run": run.run_id, "dir": str(run.path), "state": state, "attempt": 0, "step": 0,
-        "steps": None, "exit_code": None, "checkpoint": None, "metrics": {}, "notes": notes, "ranks": [],
+        "steps": None, "exit_code": None, "checkpoint": None, "metrics": {}, "notes": [job.sentence], "ranks": [],
         "first_failure": None,
     }  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from distperf.recipe.kinds import or_null, text
+from distperf.recipe.kinds import flag, or_null, text
 from distperf.recipe.sections import Section
 
 ADDRESS = r"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):)?[0-9]{1,5}"
@@ -20,6 +20,11 @@ class ReportSection(Section):
         description="Port at which Prometheus finds the run's metrics under /metrics, while the run goes; on loopback, "
         "unless a host stands before it (`0.0.0.0:9400`: whoever reaches this machine may read). 0: any free port, "
         "told at the start. docs/monitoring/ has a Grafana dashboard and alert rules.",
+    )
+    tensorboard: Annotated[bool, flag()] = Field(
+        default=False,
+        description="Write every number of metrics.jsonl into event files in the run's folder tensorboard/, for "
+        "`tensorboard --logdir runs`. Needs no package.",
     )
     command: Annotated[str | None, or_null(text("a shell line"))] = Field(
         default=None,

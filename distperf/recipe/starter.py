@@ -75,6 +75,7 @@ launch:
   env_secret: []                # names taken from your environment and never written anywhere
   setup: []                     # shell lines on every node before the ranks: ["source env/bin/activate"]
   python: auto
+  transport: null               # a way of your own to reach hosts: docs/transports.md
   workdir: .
 
 slurm:                          # what `distperf sbatch` asks for; null is left to the cluster
@@ -95,6 +96,7 @@ slurm:                          # what `distperf sbatch` asks for; null is left 
 
 report:
   prometheus: null              # a port (on loopback) or host:port where Prometheus finds metrics
+  tensorboard: false            # true: curves into the run's folder
   command: null                 # a shell line run when the run stalls, fails, restarts or ends
   webhook: null                 # a URL that the same is posted to, as JSON
 """

@@ -60,9 +60,12 @@ def status(
 
 
 def _interact(run: Run_, ascii: bool) -> None:
+    from launcher.cli.run import say
     from launcher.dashboard.terminal import show
     from launcher.errors import RunFolderError
+    from launcher.slurm.queue import until_begun
 
+    until_begun(run, True, say)
     problem = show(run, ascii=ascii)
     if problem:
         raise RunFolderError(problem)
@@ -107,11 +110,15 @@ def logs(
     run_dir: Path = RunDir,
 ) -> None:
     """Print what the ranks wrote, rank by rank; with -f, as it comes."""
+    from launcher.cli.run import say
     from launcher.readlogs import Choice, read
     from launcher.rundir import find_run
+    from launcher.slurm.queue import until_begun
 
     choice = Choice.of(rank, host, grep, attempt)
-    for piece in read(find_run(run, run_dir), choice, follow, raw):
+    found = find_run(run, run_dir)
+    until_begun(found, follow, say)
+    for piece in read(found, choice, follow, raw):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
@@ -127,8 +134,11 @@ def attach(
     from launcher.attach import attach as show
     from launcher.cli.run import say
     from launcher.rundir import find_run
+    from launcher.slurm.queue import until_begun
 
-    raise typer.Exit(show(find_run(run, run_dir), on_interrupt.value, say))
+    found = find_run(run, run_dir)
+    until_begun(found, True, say)
+    raise typer.Exit(show(found, on_interrupt.value, say))
 
 
 def stop(

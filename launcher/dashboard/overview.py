@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from launcher import chronicle, words
+from launcher.alarms import alarms
 from launcher.chronicle import Said
 from launcher.dashboard.lines import Line, Look, Span, beside, cut, fit, gauge, line, rule, safe
 from launcher.dashboard.plot import plot
@@ -59,6 +60,11 @@ def _state_lines(seen: Seen, look: Look) -> list[Line]:
     ]
     lines = [line(Span(f" {seen.name:<11}", TONES.get(seen.name, "text")), "   ".join(facts))]
     why = _why(seen)
+    odd = "; ".join(alarms(seen.state, seen.recent, seen.points))
+    if odd:
+        lines.append(
+            line(Span(" " + cut(safe(odd, ascii=look.ascii), look.width - 2, ascii=look.ascii), "warn"))
+        )
     if why:
         text = cut(safe(why, ascii=look.ascii), look.width - 2, ascii=look.ascii)
         lines.append(line(Span(f" {text}", TONES.get(seen.name, "text"))))
@@ -80,8 +86,6 @@ def _why(seen: Seen) -> str:
         )
     if seen.name == "stalled" and state.stalled is not None:
         return state.stalled.why
-    if state.unreachable and not state.over:
-        return f"unreachable: {', '.join(sorted(state.unreachable))}"
     if state.failure is not None or (state.first_failure is not None and state.state == "failed"):
         failure = state.failure or state.first_failure
         assert failure is not None

@@ -6,6 +6,7 @@ Nothing that goes wrong here touches the run: it is said, and the rest goes on.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -13,10 +14,12 @@ from distperf.recipe.reporting import ReportSection
 from launcher.errors import LauncherError, RunFolderError
 from launcher.follow import Follower, Seen
 from launcher.rundir import RunDir
+from launcher.series import Line
 from launcher.sinks import hooks
 from launcher.sinks.endpoint import Endpoint
 from launcher.sinks.exposition import exposition
 from launcher.sinks.messages import Message, messages
+from launcher.sinks.tensorboard import EventFile
 
 LOOK_S = 1.0
 END_LIMIT_S = hooks.COMMAND_LIMIT_S + hooks.WEBHOOK_LIMIT_S
@@ -28,10 +31,10 @@ Say = Callable[[str], None]
 def feeding(run: RunDir, report: ReportSection, say: Say, look_s: float = LOOK_S) -> Iterator[None]:
     """While the run goes; at the end, its end is told before this returns."""
     hooked = [hook for hook in (_command(report.command), _webhook(report.webhook)) if hook is not None]
-    if report.prometheus is None and not hooked:
+    if report.prometheus is None and not hooked and not report.tensorboard:
         yield
         return
-    feeder = Feeder(run, hooked, say)
+    feeder = Feeder(run, hooked, say, tensorboard=report.tensorboard)
     with ExitStack() as stack:
         if report.prometheus is not None:
             try:
@@ -64,8 +67,9 @@ def _webhook(url: str | None) -> Hook | None:
 class Feeder:
     """Looks once a second while there is a run to look at."""
 
-    def __init__(self, run: RunDir, hooked: list[Hook], say: Say) -> None:
-        self._run, self._hooked, self._say = run, hooked, say
+    def __init__(self, run: RunDir, hooked: list[Hook], say: Say, *, tensorboard: bool) -> None:
+        self._run, self._hooked, self._say, self._tensorboard = run, hooked, say, tensorboard
+        self._curves: EventFile | None = None
         self._follower: Follower | None = None
         self._seen: Seen | None = None
         self._trouble = ""
@@ -89,14 +93,28 @@ class Feeder:
 
     def _look(self) -> None:
         follower = self._follower = self._follower or Follower(self._run)
-        follower.news()
+        _, lines = follower.news()
         before, self._seen = self._seen, follower.seen()
+        if self._tensorboard:
+            earlier = self._seen.state.attempts_before
+            first = [line for line in self._seen.points if int(line.get("attempt") or 0) > earlier]
+            self._draw(first if before is None else lines)
         for message in messages(before, self._seen):
             for hook in self._hooked:
                 try:
                     hook(message)
                 except LauncherError as error:
                     self._complain(str(error))
+
+    def _draw(self, lines: list[Line]) -> None:
+        """Add steps to the curves; a disk that refuses ends them."""
+        now = time.time()
+        try:
+            self._curves = self._curves or EventFile(self._run.tensorboard, now)
+            self._curves.write(lines, now)
+        except OSError as error:
+            self._tensorboard = False
+            self._complain(f"no curves for TensorBoard any more: {error}")
 
     def _complain(self, trouble: str) -> None:
         """The same trouble once."""

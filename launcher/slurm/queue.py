@@ -10,6 +10,8 @@ import json
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from launcher.rundir import RunDir, all_runs
 from launcher.slurm.allocation import Allocation
 
 LIMIT_S = 30.0
+LOOK_S = 2.0
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 _SUBMITTED = re.compile(r"([0-9]+)(;\S*)?")
 
@@ -31,9 +34,36 @@ class Job:
     reason: str = ""
 
     @property
+    def sentence(self) -> str:
+        """What there is to say of it."""
+        state = f"job {self.key} of SLURM's is {self.state.lower() or 'not in the queue'}"
+        return f"{state}: {self.reason}" if self.reason else state
+
+    @property
+    def gone(self) -> bool:
+        """It does not wait, and has no nodes."""
+        return not self.waits and self.state not in ("RUNNING", "COMPLETING")
+
+    @property
     def waits(self) -> bool:
         """It has no nodes now, and will have some."""
         return self.state in WAITING
+
+
+def until_begun(run: RunDir, follow: bool, say: Callable[[str], None], every_s: float = LOOK_S) -> None:
+    """Return once the run has begun; at once where it is no job's.
+
+    Raises UsageError with its job's state where that is to be waited for and may not be (`follow`), or will never be.
+    """
+    told = ""
+    while (found := job_of(run)) is not None and not run.events.exists():
+        job = look(found[0])
+        if not follow or job.gone:
+            raise UsageError(f"run {run.run_id} has not begun: {job.sentence}")
+        if job.sentence != told:
+            told = job.sentence
+            say(told)
+        time.sleep(every_s)
 
 
 def submit(script: str, folder: Path) -> str:

@@ -148,7 +148,7 @@ def test_a_time_limit_is_one_more_attempt_of_the_same_run(slurm):
 
 
 def test_one_element_of_an_array_is_queued_again_by_itself(slurm):
-    """The warning to one element ends and requeues that one; the other goes on."""
+    """The warning to one element ends and requeues that one; the other goes on, until it is cancelled for good."""
     write(slurm, patient_py=PATIENT, patient_yaml=RECIPE % ("10", '"--array=0-1", "--ntasks-per-node=1"'))
     job = submit(slurm, "slurm.nodes=1")
     up = 'grep -l "^up" runs/patient-*/logs/attempt-1/*.log | wc -l'
@@ -160,7 +160,10 @@ def test_one_element_of_an_array_is_queued_again_by_itself(slurm):
         run["exit_code"]: run["attempt"] for run in json.loads(slurm.run(f"{DISTPERF} ps --json"))["runs"]
     }
     assert runs == {None: 1, 0: 2}
-    assert slurm.state(f"{job}_0") == "RUNNING"
+    slurm.run(f"scancel {job}_0")
+    ps = f"{DISTPERF} ps --json"
+    until(lambda: {run["exit_code"] for run in json.loads(slurm.run(ps))["runs"]} == {143, 0})
+    assert slurm.state(f"{job}_0") != "PENDING"
 
 
 def test_preemption_ends_a_run_in_order_and_goes_on_later(slurm):

@@ -23,7 +23,9 @@ MESSAGE = Message("failed", "r", "failed", 1, 7, "rank 0 on a: [x] 'quoted' $HOM
 
 
 def section(**values):
-    return ReportSection.model_construct(**{"prometheus": None, "command": None, "webhook": None, **values})
+    return ReportSection.model_construct(
+        **{"prometheus": None, "tensorboard": False, "command": None, "webhook": None, **values}
+    )
 
 
 @pytest.fixture
@@ -103,3 +105,16 @@ def test_endpoint(recorder):
         pass
     assert "no metrics for Prometheus" in said[-1]
     Endpoint("[::1]:0", str).close()
+
+
+def test_curves_for_tensorboard(recorder):
+    """All steps that were there and those that come, in one file of the run's folder."""
+    with feeding(recorder.run, section(tensorboard=True), print, look_s=0.02):
+        recorder.step(2, 11)
+        recorder.flush()
+    (path,) = recorder.run.tensorboard.iterdir()
+    data, found = path.read_bytes(), 0
+    while data:
+        length = int.from_bytes(data[:8], "little")
+        data, found = data[16 + length :], found + 1
+    assert found == 1 + 11

@@ -94,3 +94,23 @@ def test_which_run_a_job_has(tmp_path):
     assert queue.run_of(job(SLURM_RESTART_COUNT="1"), "big", runs) == run
     assert queue.run_of(job(SLURM_RESTART_COUNT="1"), "bi", runs) is None
     assert queue.run_of(job(SLURM_RESTART_COUNT="1", SLURM_JOB_ID="8"), "big", runs) is None
+
+
+def test_what_follows_waits_for_the_beginning(cluster, tmp_path):
+    """`logs -f` says what the job waits for, once, until the run begins; `logs` does not wait, and nobody for a job
+    that is gone.
+    """
+    run = run_in(tmp_path / "runs")
+    queue.until_begun(run, False, print)  # no job's
+    queue.mark(run, "7")
+    said = []
+    begin = f"test $(wc -l <{tmp_path}/bin/squeue.args) -lt 3 || touch {run.events}"
+    cluster(squeue=f"echo 'PENDING|Priority'; {begin}")
+    with pytest.raises(UsageError, match="has not begun: job 7 of SLURM's is pending: Priority"):
+        queue.until_begun(run, False, said.append)
+    queue.until_begun(run, True, said.append, every_s=0.0)
+    assert said == ["job 7 of SLURM's is pending: Priority"]
+    run.events.unlink()
+    cluster(squeue="echo 'CANCELLED|None'")
+    with pytest.raises(UsageError, match="cancelled"):
+        queue.until_begun(run, True, said.append)
