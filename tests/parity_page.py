@@ -26,9 +26,9 @@ it with a plain loop in one process: no distperf engine, whole batches, autograd
 
 The model has 4 layers, hidden 32, 4 heads on 2 key/value heads; batches of 16 samples of 16 tokens, 4 a micro-batch.
 `DOCUMENTS` are texts of 1 to 120 bytes with masked boundaries, so that ranks and micro-batches have unequally many
-targets: a mean of micro-batch means, or pipeline gradients scaled by a rank's own tokens, would be wrong there; a norm that
-counts what tensor-parallel ranks have whole once for each would be wrong in every row with tp. bf16 and fp16 are compared
-with the plain loop in the same precision, with fp32 master weights.
+targets: a mean of micro-batch means, or pipeline gradients scaled by a rank's own tokens, would be wrong there; a norm
+that counts what tensor-parallel ranks have whole once for each would be wrong in every row with tp. bf16 and fp16 are
+compared with the plain loop in the same precision, with fp32 master weights.
 
 | ranks | combination | loss | norm | gradient | order |
 |---|---|---|---|---|---|
