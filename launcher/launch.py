@@ -47,6 +47,8 @@ from launcher.state import Policy
 from launcher.transport.base import Transport
 from launcher.view import closing_lines
 
+PREEMPTED_LIMIT_S = 3.0  # ranks wait for the answer with their last checkpoint
+
 
 def make_transport(parsed: Parsed) -> Transport:
     """In a job srun, unless the recipe wants SSH; else local without a hostfile, and with one SSH or the user's own."""
@@ -165,7 +167,10 @@ def _run(
 def _preempted(parsed: Parsed) -> bool:
     """SIGTERM to a job that SLURM still calls running: it has a while to go; one that is cancelled is not called so."""
     try:
-        return parsed.allocation is not None and queue.look(parsed.allocation.key).state == "RUNNING"
+        return (
+            parsed.allocation is not None
+            and queue.look(parsed.allocation.key, PREEMPTED_LIMIT_S).state == "RUNNING"
+        )
     except LauncherError:  # no squeue in a container, or no answer
         return False
 

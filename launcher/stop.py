@@ -48,9 +48,9 @@ def _stop_job(run: RunDir, key: str) -> str | None:
 def _waits_again(run: RunDir, key: str) -> bool:
     """Its job ended before the run did, and is queued again."""
     state = replay(run)
-    return (
-        state.exit_code in (None, contract.EXIT_PREEMPTED, contract.EXIT_TERMINATED) and queue.look(key).waits
-    )
+    unfinished = (contract.EXIT_PREEMPTED, contract.EXIT_TERMINATED)
+    ended = state.exit_code in unfinished if state.over else not controller_lives(run, state)
+    return ended and queue.look(key).waits
 
 
 def ask_to_stop(run: RunDir, now: bool = False) -> None:

@@ -25,6 +25,8 @@ async def take(app: Dashboard, size: tuple[int, int], wanted: dict[str, str], ou
     async with app.run_test(size=size) as pilot:
         await pilot.pause(SETTLE_S * 2)
         for name, pressed in wanted.items():
+            if app.return_value:
+                raise SystemExit(app.return_value)
             await pilot.press(*pressed.split())
             await pilot.pause(SETTLE_S)
             (out / f"{name}.svg").write_text(without_links(app.export_screenshot(title="distperf status")))

@@ -78,7 +78,8 @@ def _resolved(spec: dict[str, Any]) -> list[Line]:
     batch = f"{train.get('global_batch')} = micro {train.get('micro_batch')} x accumulation {train.get('accumulation')}"
     rows = [("parallel", parallel), ("precision", str(spec.get("precision"))), ("batch", batch)]
     rows += [(key, f"{reason}") for key, reason in sorted(spec.get("reasons", {}).items())]
-    return [line(Span(f" {name:<12}", "dim"), safe(text)) for name, text in rows]
+    room = max(len(name) for name, _ in rows) + 2
+    return [line(Span(f" {name:<{room}}", "dim"), safe(text)) for name, text in rows]
 
 
 def _places(seen: Seen, look: Look) -> list[Line]:

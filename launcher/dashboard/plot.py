@@ -48,22 +48,26 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _columns(points: Points, columns: int) -> list[tuple[float, float] | None]:
-    """Lowest and highest value of each column, joined to its neighbour so that the curve has no holes."""
+    """Lowest and highest value that the line takes in each column, so that the curve has no holes."""
     first, last = points[0][0], points[-1][0]
     spread = (last - first) or 1.0
     found: list[tuple[float, float] | None] = [None] * columns
     before: tuple[int, float] | None = None
     for x, y in points:
         at = min(columns - 1, int((x - first) / spread * columns))
-        if before is not None:
-            for between in range(before[0] + 1, at):
-                share = (between - before[0]) / (at - before[0])
-                value = before[1] + share * (y - before[1])
-                found[between] = (value, value)
-        here = found[at]
-        found[at] = (y, y) if here is None else (min(here[0], y), max(here[1], y))
+        begin, start = before or (at, y)
+        for column in range(begin, at + 1):
+            low, high = sorted(_within(column + half, begin, start, at, y) for half in (-0.5, 0.5))
+            here = found[column]
+            found[column] = (low, high) if here is None else (min(here[0], low), max(here[1], high))
         before = (at, y)
     return found
+
+
+def _within(column: float, begin: int, start: float, end: int, stop: float) -> float:
+    """Value of the line from (begin, start) to (end, stop) at a column; beyond its ends, that of the nearer one."""
+    share = (column - begin) / (end - begin) if end > begin else float(column > begin)
+    return start + min(1.0, max(0.0, share)) * (stop - start)
 
 
 def _braille(points: Points, columns: int, rows: int, low: float, high: float) -> list[str]:

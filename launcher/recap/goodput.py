@@ -62,10 +62,10 @@ def goodput(tries: Sequence[Try], times: StepTimes, total_s: float) -> Goodput:
         steps_s, redone_s = _from_progress(tries, ends)
     else:
         steps_s, redone_s = times.kept_s, times.redone_s or 0.0
-    known = steps_s + redone_s + start_s + checkpoint_s + down_s
-    return Goodput(
-        max(total_s, known), steps_s, redone_s, start_s, checkpoint_s, down_s, max(0.0, total_s - known)
-    )
+    others_s = steps_s + redone_s + checkpoint_s + down_s
+    start_s = min(start_s, max(0.0, total_s - others_s))  # a script's first steps are heard of late
+    rest_s = max(0.0, total_s - others_s - start_s)
+    return Goodput(max(total_s, others_s), steps_s, redone_s, start_s, checkpoint_s, down_s, rest_s)
 
 
 def _end(one: Try, total_s: float) -> float:

@@ -84,9 +84,9 @@ def release(key: str) -> None:
         raise LauncherError(f"job {key} is held back, and scontrol cannot release it: {done.stderr.strip()}")
 
 
-def look(key: str) -> Job:
+def look(key: str, limit_s: float = LIMIT_S) -> Job:
     """The job as squeue shows it. Raises LauncherError where squeue itself fails."""
-    done = _call(["squeue", "--noheader", f"--jobs={key}", "--states=all", "--format=%T|%r"])
+    done = _call(["squeue", "--noheader", f"--jobs={key}", "--states=all", "--format=%T|%r"], limit_s=limit_s)
     if done.returncode and "Invalid job id" not in done.stderr:
         raise LauncherError(f"squeue cannot tell of job {key}: {done.stderr.strip()}")
     state, _, reason = done.stdout.strip().partition("\n")[0].partition("|")
@@ -115,17 +115,17 @@ def requeue(key: str) -> str | None:
     return (done.stderr or done.stdout).strip() or None
 
 
-def _call(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+def _call(command: list[str], text: str = "", limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command, input=text, capture_output=True, text=True, timeout=limit_s, check=False
         )
     except FileNotFoundError:
         raise UsageError(
             f"there is no {command[0]} on PATH: this is not a machine of a SLURM cluster"
         ) from None
     except subprocess.TimeoutExpired:
-        raise LauncherError(f"{command[0]} does not answer within {LIMIT_S:g} s") from None
+        raise LauncherError(f"{command[0]} does not answer within {limit_s:g} s") from None
 
 
 # Which job a run is, and which run a job has.

@@ -60,11 +60,12 @@ def dashboard_pid() -> int:
 def measure(folder: Path, seconds: float, starts: int) -> None:
     """Start it some times, press keys, let it run; prints a row of a table."""
     command = f"{Path(sys.executable).with_name('distperf')} status {folder}"
-    paints, pid = [], 0
+    paints, computed = [], []
     tmux("-f", "/dev/null", "new-session", "-d", "-x", "160", "-y", "50", "bash --norc")
     for last in [False] * (starts - 1) + [True]:
         tmux("send-keys", command, "Enter")
         paints.append(until_shown("what happened"))
+        computed.append(cpu_s(dashboard_pid()))
         if not last:
             tmux("send-keys", "q")
             time.sleep(1.0)
@@ -84,7 +85,7 @@ def measure(folder: Path, seconds: float, starts: int) -> None:
     ranks = share(pid, seconds)
     size = (folder / "events.jsonl").stat().st_size / 1e6
     busy = f"{overview:.1%} | {ranks:.1%} | {os.getloadavg()[0]:.1f}"
-    print(f"| {size:,.0f} MB | {min(paints):.2f} s ({statistics.median(paints):.2f}) | "
+    print(f"| {size:,.0f} MB | {min(paints):.2f} s ({statistics.median(paints):.2f}) | {min(computed):.2f} s | "
           f"{1e3 * statistics.median(keys):.0f} ms ({1e3 * max(keys):.0f}) | {busy} |",
           flush=True)  # fmt: skip
 
@@ -97,10 +98,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--starts", type=int, default=3)
     asked = parser.parse_args()
-    print(
-        "| journal | first paint, best (median) | key to paint, median (worst) | CPU, overview | CPU, ranks | load |"
-    )
-    print("|---|---|---|---|---|---|", flush=True)
+    heads = ("journal", "first paint, best (median)", "CPU until then", "key to paint, median (worst)",
+             "CPU, overview", "CPU, ranks", "load")  # fmt: skip
+    print(f"| {' | '.join(heads)} |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for megabytes in asked.journal_mb:
         with tempfile.TemporaryDirectory() as parent:

@@ -16,7 +16,7 @@ import pytest
 from integration.lab import Lab
 
 PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd")
-UP_LIMIT_S = 30.0
+UP_LIMIT_S = 60.0
 
 CONF = """\
 ClusterName=lab

@@ -1,7 +1,7 @@
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.dashboard.lines import Look, Span, beside, cells, cut, fit, gauge, pad, rule, safe, width, wrap
@@ -28,6 +28,7 @@ def test_safe_keeps_the_cursor_where_it_is(text):
     assert safe("[/bold] make[2]:") == "[/bold] make[2]:"
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(0, 40))
 def test_cut_and_wrap_fit(text, room):
     """Whatever comes, it takes no more columns than there are, and wrapping loses nothing but blanks."""
@@ -38,6 +39,7 @@ def test_cut_and_wrap_fit(text, room):
     assert "".join(pieces).replace(" ", "") == text.replace(" ", "")
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="aé字 "), max_size=5), st.integers(0, 30))
 def test_pad_is_exact(texts, room):
     """A padded line takes exactly its columns, wide characters too."""

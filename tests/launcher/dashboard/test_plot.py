@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.dashboard.lines import Look, width
@@ -14,6 +14,7 @@ def text(lines):
     return ["".join(span.text for span in spans) for spans in lines]
 
 
+@settings(deadline=None)  # pictures, on a machine that others use too
 @given(st.lists(NUMBERS, max_size=60), st.integers(20, 90), st.integers(2, 12), st.booleans())
 def test_any_points_fit(values, columns, rows, plain):
     """Any numbers, none and not-a-number among them, make a picture of the room's size."""

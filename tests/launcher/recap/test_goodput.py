@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.chronicle import Try
@@ -41,6 +41,7 @@ def test_no_attempt_and_no_step():
     assert goodput([Try(1, 2.0, 1, 1)], StepTimes(None, None), 10.0).start_s == 8.0
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 50), st.floats(0, 50), st.floats(0, 50)), max_size=5), st.floats(0, 1e4)
 )

@@ -2,8 +2,9 @@
 
 import pytest
 
-from launcher import view
+from launcher import events, view
 from launcher.errors import LauncherError, UsageError
+from launcher.journal import Journal
 from launcher.rundir import RunDir, find_run
 from launcher.slurm import queue
 from launcher.slurm.allocation import allocation
@@ -47,6 +48,25 @@ def test_a_run_that_waits(cluster, tmp_path):
     assert (seen["state"], seen["notes"]) == ("queued", ["job 7 of SLURM's is pending: Resources"])
     assert "job 7" in stop_run(run, now=False)
     assert (bin_ / "scancel.args").read_text() == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "waits", "cancelled"), [(75, True, True), (75, False, False), (0, True, False)]
+)
+def test_a_run_whose_job_waits_again(cluster, tmp_path, code, waits, cancelled):
+    """A requeued job is taken out of the queue; a run that is done needs none of SLURM's commands to say so."""
+    bin_ = cluster(squeue=f"echo '{'PENDING|BeginTime' if waits else ''}'", scancel="true")
+    run = run_in(tmp_path / "runs")
+    queue.mark(run, "7", restarts=0)
+    journal = Journal(run.events)
+    policy = {"max_restarts": 1, "heartbeat_timeout_s": 1, "lease_s": 1, "grace_s": 1, "script": True}
+    journal.write(events.RunCreated(0.0, run.run_id, "big", None, [], policy, {"host": "c", "pid": 1}, "0"))
+    journal.write(events.Ended(1.0, "stopped" if code else "finished", code))
+    journal.close()
+    said = stop_run(run, now=False)
+    assert ("is cancelled" in said) == cancelled
+    assert (bin_ / "scancel.args").exists() == cancelled
+    assert (bin_ / "squeue.args").exists() == (code != 0)
 
 
 @pytest.mark.parametrize(
