@@ -15,14 +15,12 @@ from launcher.errors import LauncherError, RunFolderError
 from launcher.follow import Follower, Seen
 from launcher.rundir import RunDir
 from launcher.series import Line
-from launcher.sinks import hooks
-from launcher.sinks.endpoint import Endpoint
 from launcher.sinks.exposition import exposition
 from launcher.sinks.messages import Message, messages
 from launcher.sinks.tensorboard import EventFile
 
 LOOK_S = 1.0
-END_LIMIT_S = hooks.COMMAND_LIMIT_S + hooks.WEBHOOK_LIMIT_S
+END_LIMIT_S = 70.0  # a command and a web address may take as long as they may
 
 Say = Callable[[str], None]
 
@@ -37,6 +35,8 @@ def feeding(run: RunDir, report: ReportSection, say: Say, look_s: float = LOOK_S
     feeder = Feeder(run, hooked, say, tensorboard=report.tensorboard)
     with ExitStack() as stack:
         if report.prometheus is not None:
+            from launcher.sinks.endpoint import Endpoint  # web servers and clients are 0.1 s of imports
+
             try:
                 endpoint = Endpoint(report.prometheus, feeder.text)
             except OSError as error:
@@ -57,11 +57,19 @@ Hook = Callable[[Message], None]
 
 
 def _command(line: str | None) -> Hook | None:
-    return None if line is None else lambda message: hooks.run_command(line, message)
+    if line is None:
+        return None
+    from launcher.sinks.hooks import run_command
+
+    return lambda message: run_command(line, message)
 
 
 def _webhook(url: str | None) -> Hook | None:
-    return None if url is None else lambda message: hooks.post(url, message)
+    if url is None:
+        return None
+    from launcher.sinks.hooks import post
+
+    return lambda message: post(url, message)
 
 
 class Feeder:
