@@ -71,7 +71,7 @@ def blueprint_of(
     blueprint = _family(model, seed)
     if init is not None:
         assert isinstance(model, ModelSpec), "by the rules of recipes"
-        blueprint = replace(blueprint, fill=imported_fill(model, Path(init)))
+        blueprint = replace(blueprint, fill=imported_fill(model, Path(init), f"model.init {init}"))
     return freeze(blueprint, frozen)
 
 

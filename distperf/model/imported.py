@@ -27,13 +27,15 @@ COMPARED = {
 }
 
 
-def imported_fill(model: ModelSpec, folder: Path) -> Fill:
-    """The folder's weights as initial values of the model, read by intervals: a rank holds what it asks for.
+def imported_fill(model: ModelSpec, folder: Path, where: str) -> Fill:
+    """The folder's weights as values of the model, read by intervals: a rank holds what it asks for.
+
+    `where`: what an error begins with.
 
     Raises:
         ModelError: the folder holds no weights, or those of another model.
     """
-    where, path = f"model.init {folder}", folder / "config.json"
+    path = folder / "config.json"
     try:
         config = json.loads(path.read_bytes())
         differing = differences(model, config)
@@ -52,15 +54,46 @@ def imported_fill(model: ModelSpec, folder: Path) -> Fill:
     return fill
 
 
+def llama_of(config: Mapping[str, Any]) -> ModelSpec | None:
+    """The Llama that a config.json tells of; None where it lacks a size. `differences` says whether it is one. Pure."""
+    try:
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        return ModelSpec(
+            family="llama",
+            layers=int(config["num_hidden_layers"]),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            ffn=int(config["intermediate_size"]),
+            vocab=int(config["vocab_size"]),
+            tied_embedding=bool(config.get("tie_word_embeddings", False)),
+            rope_theta=float(_rope(config)["rope_theta"]),
+            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            dropout=0.0,
+        )
+    except KeyError:
+        return None
+
+
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of rotary angles, under the newer key or the older ones."""
+    said = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return {
+        "rope_theta": config.get("rope_theta") or 10_000.0,
+        "rope_type": said.get("type", "default"),
+        **said,
+    }
+
+
 def differences(model: ModelSpec, config: Mapping[str, Any]) -> list[str]:
     """What a config.json says that the model is not, in words. Pure."""
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = _rope(config)
     said = {
         "num_key_value_heads": config.get("num_attention_heads"),
         "tie_word_embeddings": False,
         "rms_norm_eps": 1e-6,
-        "rope_theta": rope.get("rope_theta", 10_000.0),
         **{key: value for key, value in config.items() if value is not None},
+        "rope_theta": rope["rope_theta"],
     }
     own = llama_config(model, positions=0, eod=None)
     found = [
@@ -68,12 +101,12 @@ def differences(model: ModelSpec, config: Mapping[str, Any]) -> list[str]:
         for key, name in COMPARED.items()
         if said.get(key) != own[key]
     ]
-    kind = rope.get("rope_type", rope.get("type", "default"))
     for key, value, allowed in (
         ("model_type", said.get("model_type"), "llama"),
-        ("rope_type", kind, "default"),
+        ("rope_type", rope["rope_type"], "default"),
         ("attention_bias", said.get("attention_bias", False), False),
         ("mlp_bias", said.get("mlp_bias", False), False),
+        ("head_dim", said.get("head_dim", own["head_dim"]), own["head_dim"]),
     ):
         if value != allowed:
             found.append(f"{key} {value}, where only {allowed} is known (model.hf takes any)")
