@@ -12,7 +12,7 @@ from distperf.assembly import Assembly, OwnRows, assemble
 from distperf.checkpoint.manifest import Origin
 from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV
 from distperf.data.loader import Loader
-from distperf.data.store import SampleStore
+from distperf.data.store import DataOrigin, SampleStore
 from distperf.errors import DistperfError, MeshError
 from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
@@ -27,7 +27,7 @@ from distperf.parallel.stage import Flow
 from distperf.passes import Batches, Passes, Serial
 from distperf.precision.scaling import LossScale
 from distperf.process_group import Ranks
-from distperf.recipe.runspec import ModelSpec, OptimizerSpec, RunSpec, from_json
+from distperf.recipe.runspec import HfSpec, ModelFamily, OptimizerSpec, RunSpec, from_json
 from distperf.recipe.schedules import SCHEDULES
 from distperf.trainer import Scaled, Trainer
 
@@ -67,12 +67,12 @@ class Orders:
             DistperfError: it cannot be had, or a pattern of the recipe names none of its parameters.
         """
         spec = self.spec
-        blueprint = blueprint_of(spec.model, spec.train.seed, spec.frozen)
+        blueprint = blueprint_of(spec.model, spec.train.seed, spec.frozen, spec.init)
         for at, group in enumerate(spec.optimizer.groups):
             refuse_unmatched(f"optimizer.groups[{at}].match", group.match, blueprint.names)
         return blueprint
 
-    def origin(self) -> Origin:
+    def origin(self, data: DataOrigin) -> Origin:
         """What this attempt's checkpoints say about their origin."""
         spec = self.spec
         return Origin(
@@ -80,10 +80,16 @@ class Orders:
             name=spec.name,
             attempt=self.attempt,
             world_size=spec.world_size,
-            model=dataclasses.asdict(spec.model),
+            model=dataclasses.asdict(_located(spec.model)),
             precision=spec.precision,
             zero=spec.parallel.zero,
+            data=dataclasses.asdict(data),
         )
+
+
+def _located(model: ModelFamily) -> ModelFamily:
+    """With a path that means the same from other folders."""
+    return HfSpec(model.family, os.path.abspath(model.path)) if isinstance(model, HfSpec) else model
 
 
 def build_trainer(
@@ -103,6 +109,7 @@ def build_trainer(
     return Trainer(
         engine=engine,
         passes=_build_passes(spec, blueprint, engine, assembly, batches, mesh, device),
+        stream=loader.stream,
         lr_at=_Schedule(spec.optimizer, spec.train.steps),
         grad_clip=spec.train.grad_clip,
         counts=mesh.coordinates["tp"] == 0,
@@ -159,7 +166,7 @@ def _build_passes(
     group, accumulation, draws = mesh.group("pp"), spec.train.accumulation, assembly.draws
     if group is None:
         return Serial(engine, batches, loss_sum, accumulation, draws, device)
-    assert isinstance(spec.model, ModelSpec), "other models cannot be cut into stages"
+    assert blueprint.width is not None, "a model that cannot be cut has no stages"
     rows = spec.data.seq_len // mesh.shape.cp
     shared = mesh.shape.tp if blueprint.tensor_plan is not None and blueprint.tensor_plan.sequence else 1
     samples = spec.train.micro_batch
@@ -167,7 +174,7 @@ def _build_passes(
         engine,
         assembly.stages,
         spec.parallel.pp_schedule,
-        flow=Flow((samples, rows), (samples, rows // shared, spec.model.hidden), DTYPES[spec.precision]),
+        flow=Flow((samples, rows), (samples, rows // shared, blueprint.width), DTYPES[spec.precision]),
         batches=batches,
         loss_sum=loss_sum,
         accumulation=accumulation,

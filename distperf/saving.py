@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import time
 
-from distperf.build import Orders
 from distperf.checkpoint.background import HostCopy, SaveThread
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import Origin
+from distperf.checkpoint.manifest import Manifest, Origin
 from distperf.checkpoint.save import CheckpointWriter, Position, Saved
 from distperf.checkpoint.shards import State
 from distperf.contract import RESUME_ENV
@@ -19,10 +18,10 @@ from distperf.recipe.runspec import CheckpointSpec
 from distperf.trainer import Trainer
 
 
-def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
+def resume(checkpoint: CheckpointSpec, origin: Origin, trainer: Trainer, progress: Progress) -> int:
     """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step."""
-    checkpoint, told = orders.spec.checkpoint, os.environ.get(RESUME_ENV, "")
-    found = load_newest(checkpoint.dir, orders.origin(), told, trainer.engine.state, writes=checkpoint.is_on)
+    told = os.environ.get(RESUME_ENV, "")
+    found = load_newest(checkpoint.dir, origin, told, trainer.engine.state, writes=checkpoint.is_on)
     if found is None:
         return 0
     for problem in found.passed_over:
@@ -33,7 +32,18 @@ def resume(orders: Orders, trainer: Trainer, progress: Progress) -> int:
     progress.tokens_seen = found.manifest.tokens
     step, path = found.manifest.step, str(found.path)
     progress.event("resume", f"resumed after step {step} from {path}", step=step, path=path)
+    _go_on(trainer, found.manifest, origin, progress)
     return step
+
+
+def _go_on(trainer: Trainer, manifest: Manifest, origin: Origin, progress: Progress) -> None:
+    """Take the samples that follow those of the checkpoint; of other samples, or in another order, the first."""
+    if manifest.data["order"] == origin.data["order"]:
+        trainer.stream.go_on(manifest.step, manifest.samples)
+        return
+    trainer.stream.go_on(manifest.step, 0)
+    text = "its data, data.seq_len or train.seed are not those of this run, whose samples begin at the first"
+    progress.event("other_data", f"checkpoint of step {manifest.step}: {text}", step=manifest.step)
 
 
 def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:
@@ -79,7 +89,11 @@ class Checkpoints:
         self.settle()
         self._progress.phase("checkpoint")
         position = Position(
-            step, trainer.engine.optimizer_step, self._progress.tokens_seen, trainer.loss_scale
+            step,
+            optimizer_step=trainer.engine.optimizer_step,
+            tokens=self._progress.tokens_seen,
+            samples=trainer.stream.first(step + 1),
+            loss_scale=trainer.loss_scale,
         )
         state: State = trainer.engine.state()
         if self._spec.asynchronous:

@@ -1,4 +1,4 @@
-"""SIGTERM while training: a rank ends after the step at hand, together with all others, and what it learned is kept."""
+"""SIGTERM or SIGUSR1 while training: a rank ends after the step at hand, with all others, and keeps what it learned."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class StopRequest:
         return self._told
 
     def listen(self) -> None:
-        """From here on SIGTERM is a request. Main thread only."""
-        signal.signal(signal.SIGTERM, self._take)
+        """From here on SIGTERM is a request, and so is SIGUSR1, SLURM's warning. Main thread only."""
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._take)
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:
         self._told = True

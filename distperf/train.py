@@ -11,7 +11,9 @@ import torch
 from torch._C._distributed_c10d import Store
 
 from distperf.build import Orders, build_trainer, build_workload
+from distperf.checkpoint.manifest import Origin
 from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
+from distperf.data.store import DataOrigin, data_origin
 from distperf.data.together import open_data
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress, Workload
@@ -46,19 +48,24 @@ def run() -> bool:
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)
-    trainer, workload = _build(orders, ranks, device, store)
-    progress = Progress(reporter(), ranks.rank, orders.attempt, workload)
+    trainer, workload, data = _build(orders, ranks, device, store)
+    progress, origin = Progress(reporter(), ranks.rank, orders.attempt, workload), orders.origin(data)
     progress.say(_description(orders.spec, device))
-    done = resume(orders, trainer, progress)
-    finished = train(orders, trainer, progress, done)
+    done = resume(orders.spec.checkpoint, origin, trainer, progress)
+    finished = train(orders.spec, origin, trainer, progress, done)
     if finished:
         reporter().send("done")
     leave()
     return finished
 
 
-def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> tuple[Trainer, Workload]:
-    """Trainer and workload. The blueprint, which may hold a whole copy of the initial values, is let go of here."""
+def _build(
+    orders: Orders, ranks: Ranks, device: torch.device, store: Store
+) -> tuple[Trainer, Workload, DataOrigin]:
+    """Trainer, workload and what the data is.
+
+    The blueprint, which may hold a whole copy of the initial values, is let go of here.
+    """
     spec = orders.spec
     if spec.precision == "fp8":
         refuse_without_units(device)
@@ -68,16 +75,17 @@ def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> 
     samples = open_data(spec.data, blueprint.vocab, ranks, store)
     reporter().send("phase", phase="build")
     mesh = make_mesh(spec.parallel.mesh, device)
-    return build_trainer(spec, blueprint, samples, mesh, device), workload
+    origin = data_origin(samples, spec.data.seq_len, spec.train.seed)
+    return build_trainer(spec, blueprint, samples, mesh, device), workload, origin
 
 
-def train(orders: Orders, trainer: Trainer, progress: Progress, done: int) -> bool:
+def train(spec: RunSpec, origin: Origin, trainer: Trainer, progress: Progress, done: int) -> bool:
     """Steps `done` + 1 to the last, and a checkpoint wherever one is due.
 
     SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then.
     """
-    spec, stop = orders.spec, StopRequest()
-    checkpoints = Checkpoints(spec.checkpoint, orders.origin(), progress)
+    stop = StopRequest()
+    checkpoints = Checkpoints(spec.checkpoint, origin, progress)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
     stop.listen()

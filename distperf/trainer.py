@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distperf.data.samples import Stream
 from distperf.errors import DataError, DistperfError
 from distperf.measure.progress import StepResult
 from distperf.measure.replicas import Replicas
@@ -50,6 +51,7 @@ class Trainer:
         self,
         engine: Engine,
         passes: Passes,
+        stream: Stream,
         lr_at: Callable[[int], float],
         grad_clip: float | None,
         *,
@@ -57,11 +59,14 @@ class Trainer:
         scaled: Scaled | None = None,
         replicas: Replicas | None = None,
     ) -> None:
-        """`counts`: of ranks that have equal losses (tensor-parallel ones) this is the one whose loss counts.
+        """`stream`: where in the samples the steps of `passes` begin.
+
+        `counts`: of ranks that have equal losses (tensor-parallel ones) this is the one whose loss counts.
 
         `replicas`: the weights, where they may be compared with those of other ranks.
         """
         self.engine = engine
+        self.stream = stream
         self.scaled = scaled
         self.replicas = replicas
         self._passes = passes

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from distperf import contract
 from launcher import events
-from launcher.console import Console, progress_line
+from launcher.console import Console
 from launcher.controller import Screen
 from launcher.errors import UsageError
 from launcher.journal import Story, last_metrics
@@ -18,6 +18,7 @@ from launcher.logfiles import Tail
 from launcher.rundir import RunDir
 from launcher.state import RunState
 from launcher.stop import ask_to_stop
+from launcher.summary import progress_line
 from launcher.view import closing_lines, controller_lives, public_state
 
 LOOK_S = 0.1

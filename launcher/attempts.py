@@ -47,7 +47,9 @@ def port_picked(state: RunState, event: PortPicked) -> Step:
 
 
 def interrupted(state: RunState, event: Interrupted) -> Step:
-    """The first time in order; then at once."""
+    """The first time in order; then at once. In a job one signal comes several times: to batch shell and steps."""
+    if state.interrupts and state.policy.in_job and event.signal != "SIGINT":
+        return state, ()
     hurry = state.interrupts > 0
     grace_s = 0.0 if hurry else state.policy.grace_s
     state = dataclasses.replace(

@@ -1,19 +1,21 @@
 """What `launch` shows while a run goes: merged logs with host and rank, and how far it is.
 
-On a terminal the last line is redrawn in place; without one, a plain line every few seconds and no control bytes.
-Rank output goes to stdout, everything else to stderr.
+On a terminal the last line, with a bar, is redrawn in place; without one, a plain line every few seconds and no control
+bytes. Rank output goes to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
 from typing import Any, TextIO
 
-from launcher import stall, words
+from launcher import words
 from launcher.logs import Lines, prefix
 from launcher.state import Failure, RunState
+from launcher.summary import Color, changes, emphasized, inked, live_line, progress_line
 from launcher.writer import Writer
 
 REDRAW_S = 0.2
@@ -22,12 +24,22 @@ CLEAR = "\r\x1b[K"
 
 
 class Console:
-    """A Screen (launcher.controller) on two text streams."""
+    """A Screen (launcher.controller) on two text streams. verbose: tells every change of ranks and hosts, too."""
 
-    def __init__(self, quiet: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self._quiet = quiet
+    def __init__(
+        self,
+        quiet: bool,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        *,
+        verbose: bool = False,
+        color: Color = "auto",
+    ) -> None:
+        self._quiet, self._verbose = quiet, verbose
         self._out = out or sys.stdout
         self._err = err or sys.stderr
+        self._inked, self._bold = has_color(self._out, color), has_color(self._err, color)
+        self._plain = (getattr(self._err, "encoding", None) or "ascii").lower() not in ("utf-8", "utf8")
         self._live = self._err.isatty() and not quiet
         self._drawn = ""
         self._drawn_at = 0.0
@@ -44,7 +56,8 @@ class Console:
         key = (self._state.attempt, rank)
         if key not in self._lines:
             widths = max(map(len, self._state.hosts)), len(str(len(self._state.ranks) - 1))
-            self._lines[key] = prefix(host, rank, *widths), Lines()
+            start = prefix(host, rank, *widths)
+            self._lines[key] = inked(start, rank) if self._inked else start, Lines()
         start, lines = self._lines[key]
         if whole := lines.feed(data):
             self._print(self._out, start + f"\n{start}".join(whole) + "\n")
@@ -58,8 +71,13 @@ class Console:
         before, self._state = self._state, state
         if before is not None and before.attempt != state.attempt:
             self._last = {}  # the figures of an attempt that is over would look like progress of this one
+        if before is not None and self._verbose and before is not state:
+            for change in changes(before, state):
+                self.note(change)
         if before is not None and before.state != state.state:
             self._changed(state)
+        if before is not None and before.interrupts < 2 <= state.interrupts:
+            self.note("ending them now; logs that have not come by then stay on their nodes")
         if (
             before is not None
             and before.failure
@@ -70,11 +88,11 @@ class Console:
         now = time.monotonic()
         if now - self._drawn_at >= (REDRAW_S if self._live else PLAIN_LINE_S):
             self._drawn_at = now
-            self._draw(progress_line(state, self._last))
+            self._draw(state)
 
     def note(self, text: str) -> None:
         """See Screen."""
-        self._print(self._err, f"distperf: {text}\n")
+        self._print(self._err, f"{emphasized('distperf:') if self._bold else 'distperf:'} {text}\n")
 
     def close(self) -> None:
         """Show last lines without an end and take the progress line away."""
@@ -104,15 +122,16 @@ class Console:
         elif state.state == "starting" and state.attempt > 1:
             self.note(f"attempt {state.attempt}")
 
-    def _draw(self, line: str) -> None:
-        if not line or self._quiet:
+    def _draw(self, state: RunState) -> None:
+        if self._quiet:
             return
         if self._live:
-            self._drawn = line[
-                : shutil.get_terminal_size().columns - 1
-            ]  # a line that wraps could not be taken away
+            columns = shutil.get_terminal_size().columns
+            self._drawn = live_line(state, self._last, columns, plain=self._plain)
             self._writer.put(self._err, CLEAR + self._drawn)
-        elif line != self._said:
+            return
+        line = progress_line(state, self._last)
+        if line != self._said:
             self._said = line
             self._writer.put(self._err, f"distperf: {line}\n")
 
@@ -128,21 +147,8 @@ def _who(failure: Failure) -> str:
     return f"rank {failure.rank} on {failure.host}" if failure.rank is not None else failure.host
 
 
-def progress_line(state: RunState, last: dict[str, Any]) -> str:
-    """Step of steps, loss, tokens/s, time left; or what is being waited for."""
-    step = last.get("step", state.step)
-    if not step:
-        phases = sorted({rank.phase for rank in state.ranks if rank.phase})
-        return f"{state.state}" + (f" ({', '.join(phases)})" if phases else "")
-    parts = [f"step {step}" + (f"/{state.steps}" if state.steps else "")]
-    if isinstance(last.get("loss"), (int, float)):
-        parts.append(f"loss {last['loss']:.4f}")
-    if isinstance(last.get("tokens_per_s"), (int, float)):
-        parts.append(f"{last['tokens_per_s']:,.0f} tokens/s")
-    if state.steps and isinstance(last.get("step_s"), (int, float)):
-        parts.append(f"{words.seconds((state.steps - step) * last['step_s'])} left")
-    now = {rank.phase for rank in state.ranks if not rank.over}
-    parts += [name for phase, name in stall.PAUSES.items() if phase in now]
-    if state.attempt > 1:
-        parts.append(f"attempt {state.attempt}")
-    return "   ".join(parts)
+def has_color(stream: TextIO, color: Color) -> bool:
+    """Whether colours are for this stream: on terminals, unless NO_COLOR or a dumb one says otherwise."""
+    if color != "auto":
+        return color == "always"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

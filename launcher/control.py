@@ -1,7 +1,7 @@
 """The control socket: how another process of the same user asks a controller for something.
 
-One connection, one JSON line each way: {"do": "stop"}, or "kill", or "ping" -> {"pid": ..., "state": ...}, or
-{"error": ...}.
+One connection, one JSON line each way: {"do": "stop"}, or "kill", or "stacks" (of all ranks, into the journal), or
+"ping" -> {"pid": ..., "state": ...}, or {"error": ...}.
 
 The socket lies in /tmp and not in $XDG_RUNTIME_DIR, which is emptied when its user logs out: a detached run outlives
 that. What keeps others away is the folder (0700, owned by us, no symlink), the socket's mode, and the kernel's word on
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DOINGS = ("stop", "kill", "ping")
+DOINGS = ("stop", "kill", "stacks", "ping")
 ASK_LIMIT_S = 10.0
 ANSWER_LIMIT_S = 2.0
 MAX_LINE_BYTES = 4096

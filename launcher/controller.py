@@ -69,7 +69,7 @@ class Order:
     """All that a controller needs to know about the run that it starts.
 
     again(places): plan anew for other holders of the places ("": nobody), and write that down. Raises RecipeError,
-    PlacementError.
+    PlacementError. preempted(): asked at a SIGTERM; True where it makes room for another job.
     """
 
     run: RunDir
@@ -80,6 +80,7 @@ class Order:
     facts: dict[str, NodeFacts]
     again: Callable[[tuple[str, ...]], tuple[Program, Placement]]
     setup: Setup = NO_SETUP
+    preempted: Callable[[], bool] = lambda: False
 
 
 class Controller:
@@ -135,9 +136,13 @@ class Controller:
         else:
             self._take(host, message)
         while not self._signals.empty():
-            self._happened(events.Interrupted(self._now(), self._signals.get()))
+            self._happened(self._interrupted(self._signals.get()))
         if self._now() - self._ticked_t >= TICK_S:
             self._tick()
+
+    def _interrupted(self, name: str) -> events.Interrupted:
+        preempted = name == "SIGTERM" and not self.state.interrupted and self._order.preempted()
+        return events.Interrupted(self._now(), "SIGUSR1" if preempted else name)  # as before a time limit
 
     def _tick(self) -> None:
         self._ticked_t = self._now()
@@ -193,7 +198,9 @@ class Controller:
             self._happened(events.NodeLost(self._now(), host, "its agent is gone"))
 
     def _take_request(self, request: control.Request) -> None:
-        """A "stop" is one Ctrl-C, a "kill" is two, a "ping" only asks."""
+        """A "stop" is one Ctrl-C, a "kill" is two, "stacks" have the agents look at their ranks, a "ping" only asks."""
+        if request.do == "stacks":
+            self._nodes.tell_all(protocol.TakeStacks(self.state.attempt))
         for _ in range({"stop": 1, "kill": 2}.get(request.do, 0)):
             self._happened(events.Interrupted(self._now(), "SIGINT"))
         request.answer({"pid": os.getpid(), "state": self.state.state})
@@ -229,6 +236,8 @@ class Controller:
             steps = {int(rank): step for rank, step in message.steps.items()}
             self._steps.update(steps)
             self._stepped.update(steps)
+        elif isinstance(message, protocol.Signalled):
+            yield self._interrupted(message.signal)
         elif isinstance(message, protocol.StacksTaken):
             yield events.StacksTaken(t, message.attempt, host, message.looks)
         elif isinstance(message, protocol.Record) and message.attempt == self.state.attempt:
@@ -352,8 +361,8 @@ class Controller:
 
     @contextmanager
     def _catching_signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM become events; a closed terminal is a SIGTERM, unless hang-ups are ignored (nohup)."""
-        names = {signal.SIGINT: "SIGINT", signal.SIGTERM: "SIGTERM"}
+        """SIGINT, SIGTERM and SIGUSR1 become events; a closed terminal is a SIGTERM, but under nohup."""
+        names = {number: number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             names[signal.SIGHUP] = "SIGTERM"
 

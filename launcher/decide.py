@@ -10,6 +10,12 @@ from launcher.actions import Action, Finish, GiveUp, Note, Place, TakeStacks, Wr
 from launcher.events import Restarting
 from launcher.state import RunState, Step
 
+EXIT_CODES = {
+    "SIGINT": contract.EXIT_INTERRUPTED,
+    "SIGTERM": contract.EXIT_TERMINATED,
+    "SIGUSR1": contract.EXIT_PREEMPTED,
+}
+
 
 def decide(state: RunState) -> Step:
     """Whether it stalls, whether the attempt is over, and what comes then."""
@@ -24,8 +30,7 @@ def decide(state: RunState) -> Step:
         return state, notes  # something of the attempt is still there
     if state.interrupted:
         notes += _not_awaited(state, deaf)
-        code = contract.EXIT_TERMINATED if state.interrupted == "SIGTERM" else contract.EXIT_INTERRUPTED
-        return _end(state, "stopped", code, notes)
+        return _end(state, "stopped", EXIT_CODES[state.interrupted], notes)
     if state.state == "restarting":
         state, actions = _begin_if_due(state)
         return state, notes + actions

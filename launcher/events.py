@@ -35,6 +35,7 @@ class RunCreated(Event):
     ]  # host, pid, created (process start time): to tell a dead controller from a live one; socket (path) or null
     version: str
     pool: list[dict[str, Any]] = field(default_factory=list)
+    attempts_before: int = 0  # of the same run, in jobs that were requeued
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ class Ended(Event):
 
 @dataclass(frozen=True)
 class Interrupted(Event):
-    """The user wants the run to end: SIGINT (Ctrl-C, `distperf stop`) or SIGTERM."""
+    """The run shall end: SIGINT (Ctrl-C, `distperf stop`), SIGTERM, or SIGUSR1 (preemption, a time limit)."""
 
     signal: str
 

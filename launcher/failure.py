@@ -6,10 +6,9 @@ import re
 from dataclasses import replace
 
 from distperf.contract import EXIT_TERMINATED
-from launcher import stacks
+from launcher import stacks, words
 from launcher.crash import crash_in
 from launcher.events import NodeLost, RankExited
-from launcher.nodeset import fold_numbers
 from launcher.stacks import Place
 from launcher.state import Failure, Rank, RunState
 
@@ -105,7 +104,7 @@ def of_stall(state: RunState, rank: Rank) -> Failure:
     places = places_of(state)
     own = places[rank.rank]
     groups = [([r for r in ranks if r != rank.rank], place) for ranks, place in stacks.fold(places)]
-    others = [f"ranks {fold_numbers(ranks)}: {place.sentence}" for ranks, place in groups if ranks]
+    others = [f"{words.ranks(ranks)}: {place.sentence}" for ranks, place in groups if ranks]
     what = (
         f"has not finished step {rank.step + 1}" if rank.step or not state.policy.script else "stands still"
     )

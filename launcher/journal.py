@@ -7,14 +7,18 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import supervise
+from launcher import bookmark, chronicle, supervise, tempo
+from launcher.bookmark import Bookmark
+from launcher.chronicle import Chronicle
 from launcher.errors import RunFolderError
-from launcher.events import Event, RunCreated, from_line, to_line
+from launcher.events import Event, Progressed, RunCreated, from_line, to_line
 from launcher.rundir import RunDir, write_atomic
 from launcher.state import RunState
+from launcher.tempo import Tempo
 
 
 class Journal:
@@ -47,7 +51,7 @@ class Metrics:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._file = run.metrics.open("ab", buffering=0)
-        self._last_step = 0
+        self._last_step = int(last_metrics(run).get("step") or 0)  # of an earlier job of the same run
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one step's line. Raises OSError."""
@@ -102,12 +106,21 @@ def _object(raw: bytes) -> dict[str, Any] | None:
 
 
 class Story:
-    """The run's state as its journal tells it so far. Raises RunFolderError when there is no beginning to it."""
+    """What a run's journal tells so far: its state, chronicle and tempo. Starts from the bookmark where there is one.
+
+    Raises RunFolderError when there is no beginning to it.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._path = run.events
         self._read_bytes = 0
         self._state: RunState | None = None
+        self._steps: list[Progressed] = []  # that the state has not taken in yet
+        self.chronicle, self.tempo = Chronicle(), Tempo()
+        mark = bookmark.load(run) if run.bookmark.exists() else None
+        if mark is not None:
+            self._read_bytes, self._state = mark.offset, mark.state
+            self.chronicle, self.tempo = mark.chronicle, mark.tempo
         for _event in self.news():
             pass
         if self._state is None:
@@ -119,18 +132,46 @@ class Story:
         assert self._state is not None
         return self._state
 
+    @property
+    def mark(self) -> Bookmark:
+        """The bookmark that this story would go on from."""
+        return Bookmark(bookmark.VERSION, self._read_bytes, self.state, self.chronicle, self.tempo)
+
     def news(self) -> Iterator[Event]:
-        """Events that have come since, one by one as `state` takes them in."""
+        """Events that have come since, one by one as `state` takes them in; steps at the latest with the last one."""
         for raw in _whole_lines(self._path, self._read_bytes):
             self._read_bytes += len(raw)
             line = _object(raw)
             event = None if line is None else from_line(line)
+            if event is None or line is None:
+                continue
+            self._take(event, line.get("time"))
+            yield event
+        self._settle()
+
+    def _take(self, event: Event, written: Any) -> None:
+        before = self._state
+        if isinstance(event, Progressed) and before is not None:
+            if event.attempt == before.attempt:
+                self._steps.append(event)
+        else:
+            self._settle()
+            before = self._state
             if isinstance(event, RunCreated):
                 self._state = supervise.created(event)
-            elif event is not None and self._state is not None:
-                self._state, _ = supervise.observe(self._state, event)
-            if event is not None:
-                yield event
+            elif before is not None:
+                self._state, _ = supervise.observe(before, event)
+        if self._state is not None:
+            time = float(written) if isinstance(written, (int, float)) else 0.0
+            self.chronicle = chronicle.after(self.chronicle, time, before, event, self._state)
+
+    def _settle(self) -> None:
+        """Take in what was told of steps, the newest of each rank alone: most of a long journal is about steps."""
+        if self._steps and self._state is not None:
+            told, self._steps = self._steps, []
+            steps = tempo.newest(told, len(self._state.ranks))
+            self._state, _ = supervise.observe(self._state, replace(told[-1], steps=steps))
+            self.tempo = tempo.told(self.tempo, told)
 
 
 def replay(run: RunDir) -> RunState:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
+from distperf import contract
 from distperf.recipe.load import dump_recipe
 from distperf.recipe.runspec import to_json
 from distperf.version import __version__
@@ -17,6 +18,9 @@ from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
 from launcher.detach import Leave, farewell
+from launcher.errors import LauncherError
+from launcher.journal import replay
+from launcher.librarian import keeping_bookmarks
 from launcher.lifetime import started_at
 from launcher.nodes import Nodes
 from launcher.nodeset import fold
@@ -36,17 +40,30 @@ from launcher.planning import (
 from launcher.prepare import prepare
 from launcher.rundir import RunDir, write_atomic
 from launcher.setup import Setup
+from launcher.sinks.feeding import feeding
+from launcher.slurm import queue
+from launcher.slurm.allocation import fewer_cpus
 from launcher.state import Policy
 from launcher.transport.base import Transport
 from launcher.view import closing_lines
 
+PREEMPTED_LIMIT_S = 3.0  # ranks wait for the answer with their last checkpoint
+
 
 def make_transport(parsed: Parsed) -> Transport:
-    """Local without a hostfile, SSH with one, whatever it names."""
+    """In a job srun, unless the recipe wants SSH; else local without a hostfile, and with one SSH or the user's own."""
     if parsed.local:
         from launcher.transport.local import LocalTransport
 
         return LocalTransport()
+    if parsed.allocation is not None and parsed.recipe.slurm.agents == "srun":
+        from launcher.transport.slurm import SlurmTransport
+
+        return SlurmTransport(parsed.allocation)
+    if parsed.recipe.launch.transport is not None:
+        from launcher.transport.own import load
+
+        return load(parsed.recipe.launch.transport, parsed.folder)
     from launcher.transport.ssh import SshTransport  # 0.1 s of imports that a local run does without
 
     return SshTransport(options=parsed.ssh_options)
@@ -58,10 +75,18 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
     leave: called once the run has begun, to go on in the background from there.
     """
     parsed = parse(request)
+    if (others := parsed.allocation) is not None and others.task > 0:
+        say(f"this is task {others.task} of {others.tasks} in job {others.key}: task 0 leads the run, and starts ranks "
+            "on all nodes; start distperf once, not under srun")  # fmt: skip
+        return contract.EXIT_OK
     planned = plan(parsed) if slots_known(parsed) else None  # a wrong recipe is told before any host is asked
     nodes = Nodes(make_transport(parsed))
     try:
         nodes.open_all(parsed.hosts)
+        for warning in fewer_cpus(
+            parsed.allocation, {host: int(seen["cpus"]) for host, seen in nodes.facts.items()}
+        ):
+            say(f"warning: {warning}")
         planned = planned or plan(with_probed_slots(parsed, nodes.facts))
         for warning in planned.warnings:
             say(f"warning: {warning}")
@@ -70,7 +95,8 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
             hosts = words.plural(len(planned.parsed.hosts), "host")
             say(f"launch.setup: {words.plural(len(needed.setup.lines), 'line')} on {hosts}")
         facts = prepare(nodes, planned.parsed.hosts, needed)
-        console = Console(quiet=request.quiet or leave is not None)
+        quiet = request.quiet or leave is not None
+        console = Console(quiet, verbose=request.verbose, color=request.color)
         return _run(planned, facts, nodes, console, say, leave)
     finally:
         nodes.close()
@@ -123,15 +149,40 @@ def _run(
             facts,
             again,
             needs(planned.parsed, check=False).setup,
+            lambda: _preempted(planned.parsed),
         )
         try:
-            state = Controller(order, nodes, console).run(begun)
+            with keeping_bookmarks(run), feeding(run, planned.parsed.recipe.report, console.note):
+                state = Controller(order, nodes, console).run(begun)
         finally:
             console.close()
     for line in closing_lines(run, state):
         say(line)
     assert state.exit_code is not None
+    if state.exit_code == contract.EXIT_PREEMPTED:
+        _queue_again(planned.parsed, say)
     return state.exit_code
+
+
+def _preempted(parsed: Parsed) -> bool:
+    """SIGTERM to a job that SLURM still calls running: it has a while to go; one that is cancelled is not called so."""
+    try:
+        return (
+            parsed.allocation is not None
+            and queue.look(parsed.allocation.key, PREEMPTED_LIMIT_S).state == "RUNNING"
+        )
+    except LauncherError:  # no squeue in a container, or no answer
+        return False
+
+
+def _queue_again(parsed: Parsed, say: Callable[[str], None]) -> None:
+    """The run's job goes on as another attempt, once it has its nodes again."""
+    job = parsed.allocation
+    if job is None or not parsed.recipe.slurm.requeue:
+        return
+    say(f"job {job.key} is queued again")
+    if (why := queue.requeue(job.key)) is not None:
+        say(f"warning: it is not: {why}; queue it yourself: scontrol requeue {job.key}")
 
 
 @contextmanager
@@ -166,6 +217,8 @@ def _write_folder(planned: Planned) -> None:
     """Everything that says what is run, before anything runs. Secrets are in none of it."""
     run, parsed = planned.parsed.run, planned.parsed
     run.create()
+    if parsed.allocation is not None:
+        queue.mark(run, parsed.allocation.key, parsed.allocation.restarts)
     write_atomic(run.recipe, dump_recipe(parsed.recipe))
     if parsed.hostfile_text is not None:
         write_atomic(run.hostfile, parsed.hostfile_text)
@@ -180,6 +233,11 @@ def _write_plan(planned: Planned) -> None:
     run.write_json(run.placement, [asdict(rank) for rank in planned.placement.ranks])
 
 
+def _attempts_before(run: RunDir) -> int:
+    """Of earlier jobs, where this one was requeued: they keep their logs."""
+    return replay(run).attempt if run.events.exists() else 0
+
+
 def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
     launch, spec = planned.parsed.recipe.launch, planned.spec
     policy = Policy(
@@ -190,6 +248,7 @@ def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
         script=spec is None,
         stall_timeout_s=planned.parsed.stall_timeout_s,
         min_nodes=None if launch.min_nodes == "all" else launch.min_nodes,
+        in_job=planned.parsed.allocation is not None,
     )
     pool = [{"host": label(host), "slots": len(host.slots or ())} for host in planned.parsed.hosts]
     controller = {
@@ -201,4 +260,5 @@ def _created(planned: Planned, control_socket: str | None) -> events.RunCreated:
     return events.RunCreated(
         0.0, planned.parsed.run.run_id, planned.parsed.recipe.name, None if spec is None else spec.train.steps,
         planned_ranks(planned.placement), asdict(policy), controller, __version__, pool,
+        _attempts_before(planned.parsed.run),
     )  # fmt: skip

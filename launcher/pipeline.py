@@ -23,6 +23,7 @@ def as_json(spec: RunSpec, with_grid: bool) -> dict[str, Any] | None:
     if parallel.pp == 1:
         return None
     step = _step(spec, spec.train.accumulation)
+    in_flight = step.in_flight
     value: dict[str, Any] = {
         "schedule": parallel.pp_schedule,
         "micro_batches": spec.train.accumulation,
@@ -33,7 +34,7 @@ def as_json(spec: RunSpec, with_grid: bool) -> dict[str, Any] | None:
                 "stage": stage.index,
                 "pp": rank_of(parallel.pp_schedule, parallel.pp, stage.index),
                 "layers": [stage.start, stage.stop],
-                "in_flight": step.in_flight(stage.index),
+                "in_flight": in_flight[stage.index],
             }
             for stage in stages(parallel.pp_layers)
         ],

@@ -24,7 +24,7 @@ from distperf.recipe.schema import Recipe
 from launcher import filters, words
 from launcher.agent.facts import count_devices
 from launcher.errors import PlacementError, UsageError
-from launcher.hostfile import Host, load_hostfile, local_hostfile
+from launcher.hostfile import Host, Hostfile, load_hostfile, local_hostfile
 from launcher.plan import (
     TRAINING,
     Placement,
@@ -36,6 +36,9 @@ from launcher.plan import (
     split_axes,
 )
 from launcher.rundir import RunDir, find_run, new_run_id
+from launcher.slurm.allocation import Allocation, allocation
+from launcher.slurm.queue import run_of
+from launcher.summary import Color
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Request:
     ssh_options: tuple[str, ...] = ()
     check: bool = True
     quiet: bool = False
+    verbose: bool = False
+    color: Color = "auto"
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,12 @@ class Parsed:
     workdir: str
     resume: str = ""
     ssh_options: dict[str, str] = field(default_factory=dict)
+    folder: Path = Path()  # of the recipe
+    allocation: Allocation | None = None  # the job of SLURM's that gives the hosts
 
     @property
     def local(self) -> bool:
-        """No hostfile was named: this machine, no SSH."""
+        """No hostfile was named, and no job gives hosts: this machine, no SSH."""
         return self.hostfile_text is None
 
     @property
@@ -118,7 +125,11 @@ def parse(request: Request) -> Parsed:
         assert request.recipe is not None
         recipe = load_recipe(request.recipe, sets)
     nproc = None if recipe.launch.nproc == "auto" else recipe.launch.nproc
-    if request.hosts is None:
+    job = allocation(os.environ, nproc) if request.hosts is None else None
+    if job is not None:
+        hostfile = Hostfile("(SLURM)", job.hosts, text=job.hostfile)
+        hosts = filters.apply_filters(job.hosts, request.include, request.exclude)
+    elif request.hosts is None:
         hostfile = local_hostfile(nproc or max(1, count_devices(dict(os.environ), os.listdir("/dev"))))
         if request.include or request.exclude:
             raise UsageError("--include and --exclude choose from a hostfile: name one with --hosts")
@@ -126,17 +137,26 @@ def parse(request: Request) -> Parsed:
     else:
         hostfile = load_hostfile(request.hosts)
         hosts = fill_slots(filters.apply_filters(hostfile.hosts, request.include, request.exclude), nproc, {})
-    _check_spares(recipe, hosts, local=request.hosts is None)
+    if request.hosts is None and recipe.launch.transport is not None:
+        raise UsageError("launch.transport is about the hosts of a hostfile: name one with --hosts")
+    _check_spares(recipe, hosts, local=request.hosts is None and job is None)
     return Parsed(
         recipe=recipe,
         hosts=hosts,
         hostfile_text=hostfile.text,
         warnings=hostfile.warnings,
-        run=RunDir(request.run_dir.absolute() / new_run_id(recipe.name)),
+        run=_run(request.run_dir.absolute(), recipe.name, job),
         workdir=os.path.abspath(recipe.launch.workdir),
         resume=find_checkpoint(request.resume, request.run_dir),
         ssh_options=_ssh_options(request.ssh_options),
+        folder=Path() if request.recipe is None else request.recipe.parent,
+        allocation=job,
     )
+
+
+def _run(runs: Path, name: str, job: Allocation | None) -> RunDir:
+    """A new run; of a job that was submitted by us or has been requeued, its own."""
+    return (job and run_of(job, name, runs)) or RunDir(runs / new_run_id(name))
 
 
 def _check_spares(recipe: Recipe, hosts: tuple[Host, ...], local: bool) -> None:

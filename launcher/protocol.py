@@ -190,6 +190,12 @@ class Attached(NamedTuple):
     received: int
 
 
+class Signalled(NamedTuple):
+    """The agent got SIGTERM or SIGUSR1 from SLURM, and its ranks as well: the job shall end."""
+
+    signal: str
+
+
 class Remark(NamedTuple):
     """A sentence for the run's story."""
 
@@ -209,11 +215,11 @@ class Idle(NamedTuple):
 
 _KINDS = (
     Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Remark, Relayed, Attached, Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Signalled, Remark, Relayed, Attached, Idle,
 )  # fmt: skip
 Message = Union[
     Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Remark, Relayed, Attached, Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Signalled, Remark, Relayed, Attached, Idle,
 ]  # fmt: skip
 _CLASSES: Dict[str, Type[Any]] = {cls.__name__: cls for cls in _KINDS}
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import words
 from launcher.errors import UsageError
 from launcher.hostfile import host_names
 from launcher.journal import Story
@@ -113,7 +114,7 @@ def _logs(run: RunDir, state: RunState, choice: Choice, attempt: int, raw: bool)
         and (choice.hosts is None or host in choice.hosts or host.rpartition(":")[0] in choice.hosts)
     ]
     if not chosen:
-        raise UsageError(f"no such rank: run {state.run_id} has ranks 0-{len(hosts) - 1}"
+        raise UsageError(f"no such rank: run {state.run_id} has {words.ranks(range(len(hosts)))}"
                          f" on {', '.join(dict.fromkeys(hosts))}")  # fmt: skip
     widths = max(map(len, hosts)), len(str(len(hosts) - 1))
     return [_RankLog(run.log(attempt, r), prefix(host, r, *widths), choice, raw) for r, host in chosen]

@@ -9,7 +9,6 @@ from typing import Any
 
 from launcher import words
 from launcher.logs import printable_lines
-from launcher.nodeset import fold_numbers
 from launcher.state import Failure, RunState
 
 TAIL_LINES = 12
@@ -89,7 +88,7 @@ def failure_lines(failure: Failure) -> list[str]:
         lines.append("  traceback:" if traceback else "  its last lines:")
         lines += [f"    | {line}" for line in printable_lines(shown)[-TAIL_LINES:]]
     if failure.followers:
-        lines.append(f"  ranks {fold_numbers(failure.followers)} followed")
+        lines.append(f"  {words.ranks(failure.followers)} followed")
     return lines
 
 

@@ -23,7 +23,7 @@ def decide(state: RunState) -> Verdict:
     """Judge the attempt that has just failed. Budget and backoff count for the whole run."""
     failure, policy = state.failure, state.policy
     assert failure is not None
-    used = state.attempt - 1
+    used = state.attempt - state.attempts_before - 1
     if not failure.retry:
         return Verdict(None, "another attempt would fail the same way")
     if used >= policy.max_restarts:

@@ -56,14 +56,29 @@ class RunDir:
         return self.path / "events.jsonl"
 
     @property
+    def bookmark(self) -> Path:
+        """What the journal's first bytes come to."""
+        return self.path / "bookmark.json"
+
+    @property
     def metrics(self) -> Path:
         """One line a step."""
         return self.path / "metrics.jsonl"
 
     @property
+    def tensorboard(self) -> Path:
+        """Curves for TensorBoard, where the recipe asks for them."""
+        return self.path / "tensorboard"
+
+    @property
     def superseded_metrics(self) -> Path:
         """Lines of steps that a later attempt did again."""
         return self.path / "metrics.superseded.jsonl"
+
+    @property
+    def slurm(self) -> Path:
+        """Which job of SLURM's the run is, where it is one."""
+        return self.path / "slurm.json"
 
     @property
     def controller_log(self) -> Path:
@@ -92,10 +107,10 @@ class RunDir:
         return sorted(int(name[8:]) for name in names if name.startswith("attempt-") and name[8:].isdigit())
 
     def create(self) -> None:
-        """Make the folder, readable by its owner only, and point `latest` at it."""
+        """Make the folder, readable by its owner only, and point `latest` at it. A job's may be there already."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir(mode=0o700)
+            self.path.mkdir(mode=0o700, exist_ok=self.slurm.exists())
             temporary = self.path.parent / f".latest-{self.run_id}"
             temporary.symlink_to(self.run_id)
             temporary.replace(self.path.parent / "latest")
@@ -127,18 +142,23 @@ def find_run(run: str | None, runs: Path) -> RunDir:
             )
         return RunDir(latest.resolve())
     for path in (runs / run, Path(run)):
-        if os.path.exists(path / "events.jsonl"):  # unlike Path's, false for any name that cannot be one
+        if _is_run(path):  # unlike Path's, false for any name that cannot be one
             return RunDir(path.resolve())
     near = sorted(r.run_id for r in all_runs(runs) if r.run_id.startswith(run))
     if len(near) == 1:
         return RunDir((runs / near[0]).resolve())
     found = f"; {run} could be {', '.join(near)}" if near else ""
-    raise UsageError(f"no run {run}: neither a folder with events.jsonl nor an id in {runs}{found}")
+    raise UsageError(f"no run {run}: neither a run's folder nor an id in {runs}{found}")
 
 
 def all_runs(runs: Path) -> Iterator[RunDir]:
     """Every run in the folder, oldest first."""
     if runs.is_dir():
         for path in sorted(runs.iterdir(), key=lambda p: p.lstat().st_mtime):
-            if not path.is_symlink() and (path / "events.jsonl").exists():
+            if not path.is_symlink() and _is_run(path):
                 yield RunDir(path)
+
+
+def _is_run(path: Path) -> bool:
+    """It has begun, or waits in SLURM's queue."""
+    return any(os.path.exists(path / name) for name in ("events.jsonl", "slurm.json"))

@@ -24,6 +24,7 @@ class Policy:
     script: bool  # a script of the user's: exits 0 when it likes, tells no "done"
     min_nodes: int | None = None  # None: all of them
     stall_timeout_s: float | None = None  # None: auto
+    in_job: bool = False  # of a cluster's: what ends the job is told to its processes all at once
 
     @property
     def failed_grace_s(self) -> float:
@@ -111,6 +112,7 @@ class RunState:
     places: tuple[str, ...] = ()  # who holds which: see launcher.allot
     state: str = "queued"
     attempt: int = 0
+    attempts_before: int = 0  # of the same run, in jobs that were requeued: they are not counted as restarts
     began_t: float = 0.0
     t: float = 0.0
     heard: dict[str, float] = field(default_factory=dict)

@@ -36,6 +36,7 @@ def created(event: RunCreated) -> RunState:
     return RunState(
         event.run_id, event.name, Policy(**event.policy), planned, event.steps, event.controller, t=event.t,
         pool=pool or tuple(Member(*item) for item in slots.items()), places=tuple(slots),
+        attempt=event.attempts_before, attempts_before=event.attempts_before,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from launcher.journal import last_metrics, read_lines, replay
 from launcher.lifetime import SAME_S, started_at
 from launcher.logs import printable_lines
 from launcher.rundir import RunDir
+from launcher.slurm import queue
 from launcher.state import Rank, RunState
 
 SCHEMA = 1
@@ -20,6 +21,9 @@ SILENT_S = 60.0  # a controller on another machine renews its journal every seco
 
 def look(run: RunDir) -> dict[str, Any]:
     """`status --json` of a run. Raises RunFolderError."""
+    job = queue.job_of(run)
+    if job is not None and not run.events.exists():
+        return _waiting(run, queue.look(job[0]))
     state = replay(run)
     alive = state.over or controller_lives(run, state)
     metrics = last_metrics(run)
@@ -38,6 +42,16 @@ def look(run: RunDir) -> dict[str, Any]:
         "ranks": [_rank(rank) for rank in state.ranks],
         "first_failure": report.failure_json(state.first_failure),
     }
+
+
+def _waiting(run: RunDir, job: queue.Job) -> dict[str, Any]:
+    """The same of a run that has not begun, since its job waits, or never will."""
+    state = "queued" if job.waits else "lost" if job.gone else "starting"
+    return {
+        "schema": SCHEMA, "run": run.run_id, "dir": str(run.path), "state": state, "attempt": 0, "step": 0,
+        "steps": None, "exit_code": None, "checkpoint": None, "metrics": {}, "notes": [job.sentence], "ranks": [],
+        "first_failure": None,
+    }  # fmt: skip
 
 
 def public_state(state: RunState, alive: bool) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from launcher.nodeset import fold_numbers
+
 
 def seconds(value: float) -> str:
     """`0.8 s`, `42 s`, `3 min 5 s`, `2 h 07 min`."""
@@ -22,6 +26,12 @@ def size(value: float) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-2,5`."""
+    numbers = list(numbers)
+    return f"rank{'' if len(numbers) == 1 else 's'} {fold_numbers(numbers)}"
 
 
 def plural(count: int, noun: str) -> str:

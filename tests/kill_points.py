@@ -28,7 +28,7 @@ from distperf.checkpoint.save import CheckpointWriter, Position
 from distperf.errors import CheckpointError
 from distperf.parallel.pieces import OwnedTensor, pieces_of
 
-ORIGIN = Origin("run-a", "n", 1, 2, {"layers": 2}, "fp32", 2)
+ORIGIN = Origin("run-a", "n", 1, 2, {"layers": 2}, "fp32", 2, {})
 WORLD = 2
 ROWS = 6
 CALLS = {
@@ -87,7 +87,7 @@ def save(folder: str, attempt: int, step: int, points: Points | None, asynchrono
     owned, flat = state(step)
     load_newest(folder, origin, "", lambda: state(0)[0])
     writer = CheckpointWriter(folder, origin, Retention(1))
-    position = Position(step, step, 0)
+    position = Position(step, step, 0, 0)
     if points is not None:
         threading.setprofile(points)
         sys.setprofile(points)

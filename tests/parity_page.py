@@ -24,9 +24,11 @@ it with a plain loop in one process: no distperf engine, whole batches, autograd
 - **order**: the largest of the three that one process shows by itself when the samples of its batches come in another
   order. A row's limit is {fp32:g} for fp32 ({half:g} for bf16 and fp16), or three times this where that is larger.
 
-The model has 4 layers, hidden 32, 4 heads on 2 key/value heads; batches of 16 samples of 16 tokens, 2 a micro-batch.
+The model has 4 layers, hidden 32, 4 heads on 2 key/value heads; batches of 16 samples of 16 tokens, 4 a micro-batch.
 `DOCUMENTS` are texts of 1 to 120 bytes with masked boundaries, so that ranks and micro-batches have unequally many
-targets. bf16 and fp16 are compared with the plain loop in the same precision, with fp32 master weights.
+targets: a mean of micro-batch means, or pipeline gradients scaled by a rank's own tokens, would be wrong there; a norm
+that counts what tensor-parallel ranks have whole once for each would be wrong in every row with tp. bf16 and fp16 are
+compared with the plain loop in the same precision, with fp32 master weights.
 
 | ranks | combination | loss | norm | gradient | order |
 |---|---|---|---|---|---|

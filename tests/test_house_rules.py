@@ -32,7 +32,13 @@ BROAD_EXCEPT = {
     ("launcher.agent.main", "run"),
 }
 # Where the runtime speaks: rank 0's lines, a rank's last words, and a command that a person calls.
-SPEAKING = {"distperf.measure.progress", "distperf.failure", "distperf.data.prepare"}
+SPEAKING = {
+    "distperf.measure.progress",
+    "distperf.failure",
+    "distperf.data.prepare",
+    "distperf.export",
+    "distperf.generate",
+}
 BANNED_NAMES = {"utils", "util", "helpers", "common", "manager", "misc", "base"}
 NAMED_ANYWAY = {"launcher.transport.base"}
 

@@ -55,6 +55,7 @@ def make_spec(
         run_id="tiny-1",
         world_size=world,
         model=TINY,
+        init=None,
         frozen=(),
         data=DataSpec((), (), True, "byte", 16, "predict"),
         train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False, 7),

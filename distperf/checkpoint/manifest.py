@@ -37,7 +37,7 @@ _HIDDEN_NAME = re.compile(r"\.step-\d{8,}\.(?:partial|removing)-\d+-([0-9a-f]{8}
 
 @dataclass(frozen=True)
 class Origin:
-    """Who writes a checkpoint. `model` is the ModelSpec as a dict."""
+    """Who writes a checkpoint. `model` is the spec of its model as a dict."""
 
     run_id: str
     name: str
@@ -46,6 +46,7 @@ class Origin:
     model: dict[str, Any]
     precision: str
     zero: int
+    data: dict[str, Any]  # a DataOrigin
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Manifest(Origin):
     step: int
     optimizer_step: int
     tokens: int  # valid targets trained on so far
+    samples: int  # of the endless stream, trained on so far: where the next step begins
     loss_scale: dict[str, Any] | None  # of fp16: the next step's LossScale
     files: dict[str, FileSum]
     hash: str  # of the blocks: xxh3-128

@@ -59,6 +59,7 @@ class Position:
     step: int
     optimizer_step: int
     tokens: int
+    samples: int
     loss_scale: dict[str, Any] | None = None
 
 

@@ -1,6 +1,6 @@
 """Batches of one data-parallel rank, by step and micro-batch.
 
-Holds no position: any step can be asked for, in any order, so a resume needs only the step.
+Holds no position but where the run went on: any step after it can be asked for, in any order.
 
 Shapes: B micro_batch, S seq_len.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distperf.data.samples import batch_positions, check_enough, sample_at
+from distperf.data.samples import Stream, batch_positions, check_enough, sample_at
 from distperf.data.store import SampleStore
 from distperf.model.loss import IGNORE
 from distperf.recipe.runspec import DataSpec, TrainSpec
@@ -26,7 +26,8 @@ class Loader:
         """`rank` and `world` count data-parallel ranks. Raises DataError for less than a global batch."""
         assert train.global_batch == train.micro_batch * train.accumulation * world, (train, world)
         check_enough(store.num_samples, train.global_batch, "data")
-        self._mask_after = store.eod if spec.boundary == "mask" else None
+        self.stream = Stream(train.global_batch)
+        self._mask_after = store.vocabulary.eod if spec.boundary == "mask" and store.vocabulary else None
         self._store = store
         self._train = train
         self._rank = rank
@@ -35,14 +36,19 @@ class Loader:
 
     def first(self, step: int, micro: int) -> int:
         """Stream position of the first sample of a micro-batch; the others follow it."""
-        return batch_positions(step, micro, self._rank, self._world, self._train)[0]
+        return self._positions(step, micro)[0]
 
     def batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets, (B, S) int64 each, IGNORE where there is no loss. Step from 1, micro from 0."""
-        positions = batch_positions(step, micro, self._rank, self._world, self._train)
-        indices = [sample_at(g, self._store.num_samples, self._train.seed) for g in positions]
+        indices = [
+            sample_at(g, self._store.num_samples, self._train.seed) for g in self._positions(step, micro)
+        ]
         samples = [self._store.sample(index) for index in indices]
         inputs, targets = (torch.from_numpy(np.stack([s[cut] for s in samples])) for cut in (INPUTS, TARGETS))
         if self._mask_after is not None:  # the first token of a document, which nothing before it foretells
             targets[inputs == self._mask_after] = IGNORE
         return (inputs.pin_memory(), targets.pin_memory()) if self._pin else (inputs, targets)
+
+    def _positions(self, step: int, micro: int) -> range:
+        first = self.stream.first(step)
+        return batch_positions(first, micro, self._rank, self._world, self._train)

@@ -4,15 +4,16 @@ A sample is a window of seq_len + 1 tokens; window i starts at token i * seq_len
 token and every token but the very first is a target once an epoch (but for up to seq_len - 1 at the end).
 
 Samples form one endless stream. Stream position g belongs to epoch g // num_samples, and each epoch visits
-every window once, in an order of its own. Step s (from 1) takes positions [(s - 1) * global_batch,
-s * global_batch): no rank ever has fewer batches than another, and a batch may hold the end of one epoch and
-the start of the next. Of a step, micro-batch m of rank r takes the (m * world + r)-th run of micro_batch
-positions, so what a step trains on is the same set for every world size and accumulation.
+every window once, in an order of its own. Each step takes the next global_batch positions: no rank ever has
+fewer batches than another, and a batch may hold the end of one epoch and the start of the next. Of a step,
+micro-batch m of rank r takes the (m * world + r)-th run of micro_batch positions, so what a step trains on is
+the same set for every world size and accumulation.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from distperf.errors import DataError
 from distperf.recipe.runspec import TrainSpec
@@ -36,13 +37,30 @@ def check_enough(num_samples: int, global_batch: int, where: str) -> None:
         )
 
 
-def batch_positions(step: int, micro: int, rank: int, world: int, train: TrainSpec) -> range:
-    """Stream positions of one micro-batch (micro from 0) of one data-parallel rank; step counts from 1."""
-    assert step >= 1, step
+@dataclass
+class Stream:
+    """Where in the endless stream each step begins: after `samples`, which the steps up to `done` have taken."""
+
+    global_batch: int
+    done: int = 0
+    samples: int = 0
+
+    def first(self, step: int) -> int:
+        """Position of a step's first sample, and the number of samples before it; step counts from 1."""
+        assert step > self.done, (step, self)
+        return self.samples + (step - 1 - self.done) * self.global_batch
+
+    def go_on(self, done: int, samples: int) -> None:
+        """The steps up to `done` have taken so many samples, whatever their batches were."""
+        self.done, self.samples = done, samples
+
+
+def batch_positions(first: int, micro: int, rank: int, world: int, train: TrainSpec) -> range:
+    """Stream positions of one micro-batch (from 0) of one data-parallel rank, in a step that begins at `first`."""
     assert micro in range(train.accumulation), (micro, train)
     assert rank in range(world), (rank, world)
-    first = (step - 1) * train.global_batch + (micro * world + rank) * train.micro_batch
-    return range(first, first + train.micro_batch)
+    start = first + (micro * world + rank) * train.micro_batch
+    return range(start, start + train.micro_batch)
 
 
 def sample_at(position: int, num_samples: int, seed: int) -> int:

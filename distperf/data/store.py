@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,11 +20,29 @@ from distperf.recipe.runspec import DataSpec
 ENDLESS = 2**40  # samples of synthetic data: more than a run will see
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """What made the ids. `tokenizer`: "byte", or the absolute path of the file it was."""
+
+    tokenizer: str
+    tokenizer_hash: str
+    eod: int  # the id after every document
+
+
+@dataclass(frozen=True)
+class DataOrigin:
+    """What a checkpoint says about the data it was trained on. `order`: equal where samples and their order are."""
+
+    seq_len: int
+    order: str
+    vocabulary: Vocabulary | None
+
+
 class SampleStore(Protocol):
     """Samples by index."""
 
     num_samples: int
-    eod: int | None  # the id after every document, where there are documents
+    vocabulary: Vocabulary | None  # where there are documents
 
     @property
     def content_hash(self) -> str:
@@ -37,7 +57,8 @@ class WindowStore:
 
     def __init__(self, tokens: TokenStore, seq_len: int) -> None:
         self.num_samples = num_windows(tokens.tokens, seq_len)
-        self.eod: int | None = tokens.eod
+        first = tokens.manifests[0]
+        self.vocabulary: Vocabulary | None = Vocabulary(first.tokenizer, first.tokenizer_hash, first.eod)
         self.content_hash = tokens.content_hash
         self._tokens = tokens
         self._seq_len = seq_len
@@ -56,7 +77,7 @@ class SyntheticStore:
 
     def __init__(self, vocab: int, seq_len: int) -> None:
         self.num_samples = ENDLESS
-        self.eod: int | None = None
+        self.vocabulary: Vocabulary | None = None
         self.content_hash = f"synthetic-{vocab}-{seq_len}"
         self._vocab = vocab
         self._seq_len = seq_len
@@ -85,3 +106,10 @@ def open_store(spec: DataSpec, vocab: int) -> SampleStore:
             f"Set model.vocab to {tokens.max_id + 1} or more, or name the tokenizer the model is for."
         )
     return WindowStore(tokens, spec.seq_len)
+
+
+def data_origin(store: SampleStore, seq_len: int, seed: int) -> DataOrigin:
+    """What checkpoints say about these samples, in the order that `seed` gives them."""
+    text = f"{store.content_hash}/{store.num_samples}/{seq_len}/{seed}"
+    order = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return DataOrigin(seq_len, order, store.vocabulary)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -37,6 +37,12 @@ class Tokenizer(Protocol):
     def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
         """Ids of a document, block by block, without `eod`."""
 
+    def prompt(self, text: str, begin: bool) -> list[int]:
+        """Ids of a text to go on from; `begin`: with what the tokenizer itself puts before a text."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, without special ones; what is no UTF-8 becomes U+FFFD."""
+
 
 class ByteTokenizer:
     """Every byte is its own id; nothing is decoded, so any file can be trained on."""
@@ -51,6 +57,14 @@ class ByteTokenizer:
         while block := document.read(BYTE_BLOCK):
             yield np.frombuffer(block, dtype=np.uint8)
 
+    def prompt(self, text: str, begin: bool) -> list[int]:
+        """The bytes of a text; nothing is put before it."""
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of bytes."""
+        return bytes(token for token in ids if token < BYTE_EOD).decode(errors="replace")
+
 
 class JsonTokenizer:
     """A tokenizer.json of the `tokenizers` library.
@@ -61,7 +75,7 @@ class JsonTokenizer:
 
     def __init__(self, path: Path) -> None:
         """Raises DataError: no library, no such file, not a tokenizer, or no end-of-document token in it."""
-        self.name = str(path)
+        self.name = str(path.absolute())
         self.replaced_bytes = 0
         try:
             content = path.read_bytes()
@@ -85,6 +99,14 @@ class JsonTokenizer:
                 self.replaced_bytes += text.count(REPLACEMENT) - piece.count(REPLACEMENT.encode())
             for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False):
                 yield np.array(encoding.ids, dtype=np.uint32)
+
+    def prompt(self, text: str, begin: bool) -> list[int]:
+        """Ids of a text, and with `begin` those that the file's post-processor adds."""
+        return list(self._library.encode(text, add_special_tokens=begin).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        return str(self._library.decode(list(ids), skip_special_tokens=True))
 
 
 def load_tokenizer(name: str) -> Tokenizer:

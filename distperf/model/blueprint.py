@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from torch import nn
 
@@ -11,11 +12,12 @@ from distperf.errors import ModelError
 from distperf.model.factory import made_by_factory
 from distperf.model.flops import flops_per_token
 from distperf.model.hf import made_by_transformers
+from distperf.model.imported import imported_fill
 from distperf.model.init import Fill, fill_for
 from distperf.model.llama import build_model, shared_by_stages, tensor_plan
 from distperf.model.tensor_plan import TensorPlan, declared_plan, transformers_plan
 from distperf.optim.groups import matches, nearest_names
-from distperf.recipe.runspec import FactorySpec, HfSpec, ModelFamily
+from distperf.recipe.runspec import FactorySpec, HfSpec, ModelFamily, ModelSpec
 from distperf.recipe.stages import Stage
 
 
@@ -29,6 +31,7 @@ class Blueprint:
     tensor_plan: how its layers are divided over ranks; None where it does not say, and cannot be.
     build_stage: one stage of a pipeline, as `build`; None where the model cannot be cut.
     shared: names of parameters that both the first and the last stage have.
+    width: of what goes from stage to stage, (B, S, width); None where the model cannot be cut.
     """
 
     build: Callable[[], nn.Module]
@@ -38,6 +41,7 @@ class Blueprint:
     tensor_plan: TensorPlan | None = None
     build_stage: Callable[[Stage], nn.Module] | None = None
     shared: tuple[str, ...] = ()
+    width: int | None = None
 
     @property
     def names(self) -> list[str]:
@@ -47,23 +51,37 @@ class Blueprint:
     def stage(self, stage: Stage) -> nn.Module:
         """One stage of a pipeline. Raises ModelError where the model cannot be cut."""
         if self.build_stage is None:
-            raise ModelError("parallel.pp: this model cannot be cut into stages; set parallel.pp: 1")
+            raise ModelError(
+                "parallel.pp: this model does not say how it can be cut into stages; declare it (see "
+                "distperf.model.pipeline_plan), or set parallel.pp: 1"
+            )
         return self.build_stage(stage)
 
 
-def blueprint_of(model: ModelFamily, seed: int, frozen: tuple[str, ...] = ()) -> Blueprint:
+def blueprint_of(
+    model: ModelFamily, seed: int, frozen: tuple[str, ...] = (), init: str | None = None
+) -> Blueprint:
     """The blueprint of what a recipe names. `frozen`: patterns of parameters that are not trained.
+
+    `init`: a folder of transformers whose weights a Llama starts from.
 
     Raises:
         ModelError: the model cannot be had, or a pattern names none of its parameters.
     """
-    return freeze(_family(model, seed), frozen)
+    blueprint = _family(model, seed)
+    if init is not None:
+        assert isinstance(model, ModelSpec), "by the rules of recipes"
+        blueprint = replace(blueprint, fill=imported_fill(model, Path(init), f"model.init {init}"))
+    return freeze(blueprint, frozen)
 
 
 def _family(model: ModelFamily, seed: int) -> Blueprint:
     if isinstance(model, FactorySpec):
-        module, fill = made_by_factory(model, seed)
-        return Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
+        module, fill, cut = made_by_factory(model, seed)
+        made = Blueprint(lambda: module, fill, model.vocab, tensor_plan=declared_plan(module))
+        return (
+            made if cut is None else replace(made, build_stage=cut.stage, shared=cut.shared, width=cut.width)
+        )
     if isinstance(model, HfSpec):
         module, fill, vocab = made_by_transformers(model, seed)
         return Blueprint(lambda: module, fill, vocab, tensor_plan=transformers_plan(module.config))
@@ -75,6 +93,7 @@ def _family(model: ModelFamily, seed: int) -> Blueprint:
         tensor_plan=tensor_plan(model),
         build_stage=lambda stage: build_model(model, stage),
         shared=shared_by_stages(model),
+        width=model.hidden,
     )
 
 

@@ -22,11 +22,12 @@ from torch import Tensor, nn
 
 from distperf.errors import ModelError
 from distperf.model.init import Fill
+from distperf.model.pipeline_plan import Cut, declared_cut
 from distperf.recipe.runspec import FactorySpec
 
 
-def made_by_factory(spec: FactorySpec, seed: int) -> tuple[nn.Module, Fill]:
-    """The module with its parameters moved to the meta device, and the values that they had.
+def made_by_factory(spec: FactorySpec, seed: int) -> tuple[nn.Module, Fill, Cut | None]:
+    """The module with its parameters moved to the meta device, the values that they had, and how it can be cut.
 
     Raises:
         ModelError: the function is not there, does not take these arguments, or makes no trainable module.
@@ -41,7 +42,8 @@ def made_by_factory(spec: FactorySpec, seed: int) -> tuple[nn.Module, Fill]:
         raise ModelError(f"{where}: returned {_kind(module)}; it must return a torch.nn.Module")
     refuse_untrainable(module, where)
     module.register_forward_hook(_OutputCheck(where, spec.vocab))
-    return module, take_values(module)
+    cut = declared_cut(module)
+    return module, take_values(module), cut
 
 
 def _function(name: str, where: str) -> Callable[..., Any]:

@@ -6,6 +6,8 @@
                 rotation, activation functions, dropout, additions) is cheap and computed again
     full        its input
 
+Of a Llama block that is, in elements a position (D hidden, M = G * K width of keys, F ffn): full D, selective
+5D + 2M + 2F, none about 8D + 2M + 4F, besides masks of dropout and what is in fp32 under a narrower dtype.
 A block's recomputed tensors live while its own backward pass runs, so the peak is that of one block more. Values are
 the same to the last bit: dropout's masks are asked for the samples of that forward pass.
 

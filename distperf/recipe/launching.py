@@ -113,6 +113,11 @@ class LaunchSection(Section):
         description="Interpreter of the ranks. auto: the python3 that setup has put first on PATH, if it has; else the "
         "path of the one that runs the launcher where a node has it, else python3.",
     )
+    transport: Annotated[str | None, or_null(text("FILE.py:NAME", r"[^\0]+\.py:[A-Za-z_]\w*"))] = Field(
+        default=None,
+        description="A way of your own to reach the hosts of the hostfile, in place of SSH: a function or class in a "
+        "file (relative to the recipe's) that is called with nothing; docs/transports.md.",
+    )
     workdir: Path = Field(
         default=".",
         description="Folder that ranks run in, on every node; relative to where the launcher was called.",

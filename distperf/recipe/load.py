@@ -65,7 +65,7 @@ def dump_recipe(recipe: Recipe) -> str:
     """YAML that loads to an equal recipe: everything said, nothing inherited."""
     data = _said(recipe)
     if recipe.script is not None:
-        data = {key: data[key] for key in ("name", "launch", "script")}
+        data = {key: data[key] for key in ("name", "launch", "slurm", "script")}
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**20)
     if all(char.isprintable() or char == "\n" for char in text):
         return text

@@ -29,6 +29,7 @@ from distperf.recipe.stages import (
     MICRO_BATCHES_PER_RANK,
     auto_micro_batch,
     check_micro_batches,
+    given_layers,
     layers_per_stage,
     model_costs,
 )
@@ -57,6 +58,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         run_id=run_id,
         world_size=world_size,
         model=shape,
+        init=model.init,
         frozen=model.frozen,
         data=_data(data),
         train=TrainSpec(
@@ -107,6 +109,8 @@ def _parallel(recipe: Recipe, mesh: MeshShape, model: ModelFamily, reasons: dict
         if isinstance(model, ModelSpec):
             costs = model_costs(model, data.seq_len)
             pp_layers = layers_per_stage(costs, axes.pp_schedule, mesh.pp, _given(axes.pp_layers))
+        else:
+            pp_layers = given_layers(axes.pp_schedule, mesh.pp, _given(axes.pp_layers) or ())
     except MeshError as error:
         key = "parallel.pp" if axes.pp_layers == "auto" else "parallel.pp_layers"
         raise MeshError(_placed(recipe, key, str(error))) from None

@@ -137,13 +137,19 @@ def _divided(model: ModelSection, parallel: ParallelSection) -> Iterator[Fault]:
     key = "factory" if model.factory is not None else "hf"
     if getattr(model, key) is None:
         return
-    for axis in ("pp", "cp"):
+    if key == "factory" and parallel.pp > 1 and parallel.pp_layers == "auto":
+        yield Fault(
+            "parallel.pp",
+            f"parallel.pp is {parallel.pp}, and only model.factory knows how many layers there are; say in "
+            "parallel.pp_layers how many each stage has",
+        )
+    for axis in ("cp",) if key == "factory" else ("pp", "cp"):
         size = getattr(parallel, axis)
         if size > 1:
             text = (
                 f"parallel.{axis} is {size}, but nothing says how to divide what model.{key} makes so: ZeRO "
-                "(dp_shard, dp_replicate) works on any model, tp where a tensor_plan is declared; pp and cp on presets "
-                "and family: llama"
+                "(dp_shard, dp_replicate) works on any model, tp where a tensor_plan is declared, pp where "
+                "model.factory's declares a pipeline_plan; cp on presets and family: llama"
             )
             yield Fault(f"parallel.{axis}", text)
 
@@ -176,12 +182,13 @@ def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:
 def _tokenizer(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     """The ids that a trained model knows are its tokenizer's: bytes would be other words to it."""
     if (
-        model.hf is not None
+        (folder := model.hf or model.init) is not None
         and model.factory is None
         and data.text is not None
         and "tokenizer" not in data.model_fields_set
     ):
-        text = f"missing key data.tokenizer (beside model.hf: {model.hf}/tokenizer.json, or byte)"
+        key = "hf" if model.hf is not None else "init"
+        text = f"missing key data.tokenizer (beside model.{key}: {folder}/tokenizer.json, or byte)"
         yield Fault("data", text, at_key=True)
 
 

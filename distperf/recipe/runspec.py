@@ -163,6 +163,7 @@ class RunSpec:
     run_id: str
     world_size: int
     model: ModelFamily
+    init: str | None  # a folder whose weights a Llama starts from
     frozen: tuple[str, ...]  # patterns of parameters that are not trained
     data: DataSpec
     train: TrainSpec

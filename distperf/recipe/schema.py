@@ -1,4 +1,4 @@
-"""The whole recipe: what is trained (sections.py), how it is launched (launching.py), and its JSON Schema."""
+"""The whole recipe: what is trained (sections.py), how it is launched (launching.py, scheduling.py), its schema."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pydantic.fields import FieldInfo
 
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
+from distperf.recipe.reporting import ReportSection
+from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
@@ -71,6 +73,11 @@ class Recipe(Section):
     launch: LaunchSection = Field(
         default_factory=LaunchSection, description="How ranks are started and watched."
     )
+    slurm: SlurmSection = Field(
+        default_factory=SlurmSection,
+        description="What a job of SLURM's asks for, and how a run behaves inside one.",
+    )
+    report: ReportSection = Field(default_factory=ReportSection, description="Who else hears of the run.")
     script: ScriptSection | None = Field(
         default=None, description="A script of your own, in place of everything that says what is trained."
     )

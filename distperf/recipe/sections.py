@@ -107,6 +107,11 @@ class ModelSection(Section):
         description="A folder with a config.json of transformers, and its safetensors where training starts from "
         "weights; relative to launch.workdir. No code is taken from it.",
     )
+    init: Annotated[str | None, or_null(text("a path"))] = Field(
+        default=None,
+        description="A folder with safetensors and the config.json of a Llama of this shape, which training starts "
+        "from (beside preset or family; what `distperf ckpt export` writes, for one); relative to launch.workdir.",
+    )
     frozen: tuple[Pattern, ...] = Field(
         default=(),
         description="Parameters that are not trained, by name: patterns in which * stands for anything, dots too.",

@@ -113,25 +113,37 @@ def layers_per_stage(costs: Costs, schedule: str, pp: int, given: Sequence[int] 
     if pp == 1:
         return ()
     layers, count = len(costs.layers), stage_count(schedule, pp)
-    made_of = (
-        f"{count} stages (pp {pp} x {SCHEDULES[schedule].stages_per_rank} a rank with pp_schedule {schedule})"
-    )
     if count > layers:
         most = layers // SCHEDULES[schedule].stages_per_rank
         raise MeshError(
-            f"parallel.pp is {pp}: {made_of} for {layers} layers, and each stage needs one; at most pp {most} fits"
+            f"parallel.pp is {pp}: {_made_of(schedule, pp)} for {layers} layers, and each stage needs one; at most "
+            f"pp {most} fits"
         )
     if given is None:
         return split_layers(costs, count)
-    if len(given) != count:
-        raise MeshError(
-            f"parallel.pp_layers has {len(given)} stages; it takes one number for each of {made_of}"
-        )
-    if sum(given) != layers:
+    if sum(given) != layers and len(given) == count:
         raise MeshError(
             f"parallel.pp_layers places {sum(given)} layers ({' + '.join(map(str, given))}); the model has {layers}"
         )
-    return tuple(given)
+    return given_layers(schedule, pp, given)
+
+
+def given_layers(schedule: str, pp: int, given: Sequence[int]) -> tuple[int, ...]:
+    """A split that was given, of a model whose layers nobody has counted yet; empty without a pipeline.
+
+    Raises: MeshError where it is not one number a stage.
+    """
+    count = stage_count(schedule, pp)
+    if pp > 1 and len(given) != count:
+        raise MeshError(
+            f"parallel.pp_layers has {len(given)} stages; it takes one number for each of {_made_of(schedule, pp)}"
+        )
+    return tuple(given) if pp > 1 else ()
+
+
+def _made_of(schedule: str, pp: int) -> str:
+    each = SCHEDULES[schedule].stages_per_rank
+    return f"{stage_count(schedule, pp)} stages (pp {pp} x {each} a rank with pp_schedule {schedule})"
 
 
 def check_micro_batches(schedule: str, pp: int, micro_batches: int) -> None:

@@ -78,5 +78,28 @@ launch:
   env_secret: []                # names taken from your environment and never written anywhere
   setup: []                     # shell lines on every node before the ranks: ["source env/bin/activate"]
   python: auto
+  transport: null               # a way of your own to reach hosts: docs/transports.md
   workdir: .
+
+slurm:                          # what `distperf sbatch` asks for; null is left to the cluster
+  partition: null
+  account: null
+  qos: null
+  time: null                    # 12:00:00 or 2-00:00:00
+  nodes: 1
+  gpus: null                    # of each node, one rank each; null: a CPU node
+  cpus: null                    # of each rank
+  mem: null                     # of each node
+  constraint: null
+  extra: []                     # more options: ["--exclusive"]
+  setup: []                     # shell lines before the launch: ["module load cuda"]
+  signal_s: 120                 # before the time limit: save, end, and be queued again
+  requeue: true
+  agents: srun                  # ssh: where there is no srun
+
+report:
+  prometheus: null              # a port (on loopback) or host:port where Prometheus finds metrics
+  tensorboard: false            # true: curves into the run's folder
+  command: null                 # a shell line run when the run stalls, fails, restarts or ends
+  webhook: null                 # a URL that the same is posted to, as JSON
 """

@@ -6,6 +6,7 @@ as soon as its rank is free and what it needs has arrived; sending takes no time
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,13 +41,15 @@ class Timeline:
         busy = sum(done.stop - done.start for row in self.ranks for done in row)
         return 1 - busy / (self.span * len(self.ranks))
 
-    def in_flight(self, stage: int) -> int:
-        """Most micro-batches whose activations a stage holds at a time: forward done, weights' gradients not."""
-        held = most = 0
-        for done in (p for row in self.ranks for p in row if p.action.stage == stage):
-            held += {FORWARD: 1, BACKWARD: -1, WEIGHTS: -1}.get(done.action.kind, 0)
-            most = max(most, held)
-        return most
+    @property
+    def in_flight(self) -> dict[int, int]:
+        """Stage -> most micro-batches whose activations it holds at a time: forward done, weights' gradients not."""
+        held: Counter[int] = Counter()
+        most: Counter[int] = Counter()
+        for action in (done.action for row in self.ranks for done in row):
+            held[action.stage] += {FORWARD: 1, BACKWARD: -1, WEIGHTS: -1}.get(action.kind, 0)
+            most[action.stage] = max(most[action.stage], held[action.stage])
+        return dict(sorted(most.items()))
 
 
 def timeline(

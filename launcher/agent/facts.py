@@ -29,7 +29,9 @@ def node_facts() -> Dict[str, Any]:
 
 
 def count_devices(environ: Mapping[str, str], dev: List[str]) -> int:
-    """Accelerators a rank could use here: NVIDIA's device files, within CUDA_VISIBLE_DEVICES where it is set."""
+    """Accelerators a rank may use: those of SLURM's task, else NVIDIA's device files within CUDA_VISIBLE_DEVICES."""
+    if environ.get("SLURM_GPUS_ON_NODE", "").isdigit():  # an srun's word on its own task
+        return int(environ["SLURM_GPUS_ON_NODE"])
     found = sum(name.startswith("nvidia") and name[6:].isdigit() for name in dev)
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if mask is None or not found:

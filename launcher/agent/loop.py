@@ -52,6 +52,11 @@ class Agent:
         """Queue a message to the controller."""
         self._outbox.put(message)
 
+    def tell_of(self, *numbers: signal.Signals) -> None:
+        """Hand these signals on to the controller, from here on."""
+        for number in numbers:
+            signal.signal(number, lambda n, _frame: self.say(protocol.Signalled(signal.Signals(n).name)))
+
     def serve(self) -> None:
         """Run until there is nothing left to do here."""
         while not self._over():

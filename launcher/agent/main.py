@@ -23,6 +23,10 @@ def run(nonce: str) -> None:
     guardian_fd = processes.start_guardian(in_fd, out_fd)
     os.write(out_fd, b"\n" + protocol.marker(nonce))
     agent = Agent(in_fd, out_fd, guardian_fd)
+    if (
+        "SLURM_STEP_ID" in os.environ
+    ):  # SLURM signals whole steps: the controller must hear of it, and us survive it
+        agent.tell_of(signal.SIGTERM, signal.SIGUSR1)
     agent.say(protocol.Hello(protocol.VERSION, facts.node_facts()))
     try:
         agent.serve()

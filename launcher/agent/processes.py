@@ -89,7 +89,7 @@ def after_setup(base: Mapping[bytes, bytes], setup: Optional[Dict[str, Any]]) ->
 
 def is_of_a_rank(name: bytes) -> bool:
     """Whether a variable says which rank of which run this is."""
-    return name in _OTHERS or name.startswith((b"TORCHELASTIC_", b"DISTPERF_"))
+    return name in _OTHERS or name.startswith(_OTHERS_BEGIN)
 
 
 def shared(env: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
@@ -107,7 +107,12 @@ def visible_devices(mask: Optional[bytes], slots: List[int], devices: Optional[L
     return None if slots == list(range(len(slots))) else b",".join(b"%d" % slot for slot in slots)
 
 
+# The last six: an srun's word on its own task, which is an agent.
+_OTHERS_BEGIN = (b"TORCHELASTIC_", b"DISTPERF_", b"SLURM_STEP", b"SLURM_CPU_BIND", b"SLURM_MEM_BIND", b"SLURM_NTASKS",
+                 b"SRUN_", b"PMI")  # fmt: skip
 _OTHERS = {
+    b"SLURM_PROCID", b"SLURM_LOCALID", b"SLURM_NODEID", b"SLURM_GTIDS", b"SLURM_TASK_PID", b"SLURM_NPROCS",
+    b"SLURM_TASKS_PER_NODE",
     b"RANK", b"LOCAL_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE", b"GROUP_RANK", b"GROUP_WORLD_SIZE",
     b"ROLE_RANK", b"ROLE_WORLD_SIZE", b"ROLE_NAME", b"MASTER_ADDR", b"MASTER_PORT",
 }  # fmt: skip

@@ -1,9 +1,10 @@
-"""ckpt ls, show, verify, prune: what lies in a folder of checkpoints. No torch."""
+"""ckpt ls, show, export, verify, prune: what lies in a folder of checkpoints. No torch."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ import typer
 if TYPE_CHECKING:
     from distperf.checkpoint.verify import Damage
 
-ckpt = typer.Typer(no_args_is_help=True, help="Look at checkpoints, and let some go.", rich_markup_mode=None)
+ckpt = typer.Typer(
+    no_args_is_help=True, help="Look at checkpoints, export them, and let some go.", rich_markup_mode=None
+)
 AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
 FolderOrRun = typer.Argument(..., metavar="PATH", help="A run's folder, or a folder of checkpoints.")
 OneOrFolder = typer.Argument(..., metavar="PATH", help="One checkpoint, or a folder of them (its newest).")
@@ -66,6 +69,25 @@ def show(path: Path = OneOrFolder, as_json: bool = AsJson) -> None:
     fields["files"] = {name: sums.bytes for name, sums in manifest.files.items()}
     for key, item in fields.items():
         print(f"{key:<16} {json.dumps(item) if isinstance(item, (dict, list, tuple)) else item}")
+
+
+@ckpt.command("export")
+def export(
+    path: Path = typer.Argument(
+        ..., metavar="CKPT", help="A checkpoint, or a run's folder or one of checkpoints (the newest)."
+    ),
+    out: Path = typer.Argument(..., metavar="OUT", help="Folder to make."),
+    dtype: str | None = typer.Option(
+        None, "--dtype", metavar="fp32|bf16", help="Of the weights; default: what the run computed in."
+    ),
+    hf: Path | None = typer.Option(
+        None, "--hf", metavar="DIR", help="Where the run's model.hf folder is now, if it has moved."
+    ),
+) -> None:
+    """Write the model as safetensors with config.json and tokenizer, for transformers (needs the train extra)."""
+    options = [*(("--dtype", dtype) if dtype else ()), *(("--hf", str(hf)) if hf else ())]
+    command = [sys.executable, "-m", "distperf.export", *options, "--", str(path), str(out)]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 @ckpt.command("verify")

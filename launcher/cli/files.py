@@ -1,4 +1,4 @@
-"""init, import, schema, data: files on this side, no run."""
+"""init, import, schema, data, generate: files on this side, no run."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     app.command("init")(init)
     app.command("import")(import_)
     app.command("schema")(schema)
+    app.command("generate")(generate)
     app.add_typer(data, name="data")
 
 
@@ -77,6 +78,41 @@ def schema() -> None:
     from distperf.recipe.schema import schema_json
 
     print(json.dumps(schema_json(), indent=1))
+
+
+def generate(
+    path: Path = typer.Argument(
+        ..., metavar="CKPT|EXPORT", help="A checkpoint, a run's folder, or a folder of transformers."
+    ),
+    prompt: list[str] | None = typer.Option(
+        None, "--prompt", metavar="TEXT", help="What to go on from; several are done together."
+    ),
+    max_tokens: int = typer.Option(100, "--max-tokens", min=1, metavar="N", help="New tokens at most."),
+    temperature: float = typer.Option(1.0, "--temperature", min=0.0, help="0: always the likeliest token."),
+    top_p: float = typer.Option(
+        1.0, "--top-p", min=0.0, max=1.0, help="Draw among the likeliest tokens of this much together."
+    ),
+    seed: int = typer.Option(1, "--seed", min=0, help="Of the draws."),
+    nproc: int = typer.Option(
+        1, "--nproc", min=1, metavar="N", help="Ranks on this machine that share the model."
+    ),
+    dtype: str | None = typer.Option(
+        None, "--dtype", metavar="fp32|bf16", help="To compute in; default: what the run computed in."
+    ),
+    tokenizer: str | None = typer.Option(
+        None, "--tokenizer", help="byte, or a tokenizers JSON file; default: the one it was trained with."
+    ),
+    as_json: bool = AsJson,
+) -> None:
+    """Sample text from a checkpoint or an export, on stdout (needs the train extra)."""
+    options = {
+        "--max-tokens": max_tokens, "--temperature": temperature, "--top-p": top_p, "--seed": seed, "--nproc": nproc,
+        "--dtype": dtype, "--tokenizer": tokenizer,
+    }  # fmt: skip
+    words = [f"{name}={value}" for name, value in options.items() if value is not None]
+    words += [f"--prompt={text}" for text in prompt or ()] + ["--json"] * as_json
+    command = [sys.executable, "-m", "distperf.generate", *words, "--", str(path)]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 @data.command("show")

@@ -1,4 +1,4 @@
-"""status, ps, logs, attach, stop: look at runs, and end one."""
+"""status, ps, logs, attach, stop, report: look at runs, and end one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from launcher.rundir import RunDir as Run_
 
 Run = typer.Argument(None, metavar="RUN", help="Run id, run folder, or nothing for the latest in ./runs.")
 RunDir = typer.Option("runs", "--run-dir", metavar="DIR", help="Folder that run folders are in.")
@@ -25,7 +29,7 @@ class OnInterrupt(str, enum.Enum):
 
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
-    for command in (status, ps, logs, attach, stop):
+    for command in (status, ps, logs, attach, stop, report):
         app.command()(command)
 
 
@@ -36,22 +40,35 @@ def status(
         None, "--watch", min=0.1, metavar="S", help="A snapshot every S seconds."
     ),
     as_json: bool = AsJson,
+    ascii: bool = typer.Option(False, "--ascii", help="Draw with ASCII characters only."),
     run_dir: Path = RunDir,
 ) -> None:
-    """Show a run: one snapshot, or, on a terminal, one after the other until it ends."""
+    """Show a run: interactive on a terminal (q quits, ? helps), else one snapshot."""
     from launcher import view
     from launcher.rundir import find_run
 
     found = find_run(run, run_dir)
-    live = sys.stdout.isatty() and not once and not as_json
-    every_s = watch if watch is not None else 2.0 if live else None
+    if not once and not as_json and watch is None and sys.stdout.isatty() and sys.stdin.isatty():
+        _interact(found, ascii)
+        return
     while True:
         seen = view.look(found)
-        text = json.dumps(seen) if as_json else "\n".join(view.as_text(seen))
-        print(("\x1b[H\x1b[2J" if live else "") + text, flush=True)
-        if every_s is None or seen["exit_code"] is not None or seen["state"] == "lost":
+        print(json.dumps(seen) if as_json else "\n".join(view.as_text(seen)), flush=True)
+        if watch is None or seen["exit_code"] is not None or seen["state"] == "lost":
             return
-        time.sleep(every_s)
+        time.sleep(watch)
+
+
+def _interact(run: Run_, ascii: bool) -> None:
+    from launcher.cli.run import say
+    from launcher.dashboard.terminal import show
+    from launcher.errors import RunFolderError
+    from launcher.slurm.queue import until_begun
+
+    until_begun(run, True, say)
+    problem = show(run, ascii=ascii)
+    if problem:
+        raise RunFolderError(problem)
 
 
 def ps(as_json: bool = AsJson, run_dir: Path = RunDir) -> None:
@@ -93,11 +110,15 @@ def logs(
     run_dir: Path = RunDir,
 ) -> None:
     """Print what the ranks wrote, rank by rank; with -f, as it comes."""
+    from launcher.cli.run import say
     from launcher.readlogs import Choice, read
     from launcher.rundir import find_run
+    from launcher.slurm.queue import until_begun
 
     choice = Choice.of(rank, host, grep, attempt)
-    for piece in read(find_run(run, run_dir), choice, follow, raw):
+    found = find_run(run, run_dir)
+    until_begun(found, follow, say)
+    for piece in read(found, choice, follow, raw):
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
 
@@ -113,8 +134,11 @@ def attach(
     from launcher.attach import attach as show
     from launcher.cli.run import say
     from launcher.rundir import find_run
+    from launcher.slurm.queue import until_begun
 
-    raise typer.Exit(show(find_run(run, run_dir), on_interrupt.value, say))
+    found = find_run(run, run_dir)
+    until_begun(found, True, say)
+    raise typer.Exit(show(found, on_interrupt.value, say))
 
 
 def stop(
@@ -127,3 +151,24 @@ def stop(
     from launcher.stop import stop_run
 
     print(stop_run(find_run(run, run_dir), now), file=sys.stderr)
+
+
+def report(
+    run: str | None = Run,
+    html: Path | None = typer.Option(
+        None, "--html", metavar="FILE", help="Write a page that needs nothing else."
+    ),
+    run_dir: Path = RunDir,
+) -> None:
+    """Tell what became of a run: attempts, failures, throughput, loss, and where the time went."""
+    from launcher.recap.facts import gather
+    from launcher.recap.page import page
+    from launcher.recap.text import as_text
+    from launcher.rundir import find_run, write_atomic
+
+    facts = gather(find_run(run, run_dir))
+    if html is None:
+        print("\n".join(as_text(facts)))
+        return
+    write_atomic(html, page(facts))
+    print(f"distperf: wrote {html}", file=sys.stderr)

@@ -1,8 +1,10 @@
-"""launch, plan: start a run, or say what it would be."""
+"""launch, plan, sbatch: start a run, or say what it would be."""
 
 from __future__ import annotations
 
+import enum
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
 Recipe = typer.Argument(None, metavar="RECIPE", help="The recipe (YAML).")
 Args = typer.Argument(None, metavar="-- ARGS...", help="Arguments of the script, after --.")
 Script = typer.Option(None, "--script", metavar="FILE", help="Run this script instead of a recipe.")
-Hosts = typer.Option(None, "--hosts", metavar="FILE", help="Hostfile; without one, this machine.")
+Hosts = typer.Option(
+    None,
+    "--hosts",
+    metavar="FILE",
+    help="Hostfile; without one, the hosts of the SLURM job that we are in, or this machine.",
+)
 Include = typer.Option(None, "--include", metavar="F", help="Only these hosts and slots: a@b:0,2@c[01-04].")
 Exclude = typer.Option(None, "--exclude", metavar="F", help="All but these hosts and slots.")
 Set = typer.Option(None, "--set", metavar="KEY=VALUE", help="Set a key of the recipe; may be given often.")
@@ -27,13 +34,29 @@ Resume = typer.Option(
     None, "--resume", metavar="RUN|CKPT", help="Go on from a run's or this checkpoint, as a new run."
 )
 SshOption = typer.Option(None, "--ssh-option", metavar="KEY=VALUE", help="As ssh's -o; beside ~/.ssh/config.")
+DryRun = typer.Option(False, "--dry-run", help="Print what would be started where, and stop.")
+Probe = typer.Option(False, "--probe", help="With --dry-run: ask hosts without slots for their devices.")
+Quiet = typer.Option(False, "--quiet", "-q", help="No rank output and no progress; errors and the end only.")
+Verbose = typer.Option(False, "--verbose", "-v", help="Tell every change of ranks and hosts, too.")
 AsJson = typer.Option(False, "--json", help="Print JSON on stdout.")
+
+
+class Color(enum.Enum):
+    """When `launch` uses colours."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
+Colors = typer.Option(Color.auto, "--color", help="Colours; auto: on terminals, without NO_COLOR.")
 
 
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
     app.command("launch")(launch)
     app.command("plan")(plan)
+    app.command("sbatch")(sbatch)
 
 
 def launch(
@@ -51,21 +74,21 @@ def launch(
     no_check: bool = typer.Option(
         False, "--no-check", help="Skip the checks of versions and shared folders."
     ),
-    quiet: bool = typer.Option(
-        False, "--quiet", "-q", help="No rank output and no progress; errors and the end only."
-    ),
+    quiet: bool = Quiet,
+    verbose: bool = Verbose,
+    color: Color = Colors,
     detach: bool = typer.Option(
         False, "--detach", help="Go on in the background once the run has begun; print its id."
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print what would be started where, and stop."),
-    probe: bool = typer.Option(
-        False, "--probe", help="With --dry-run: ask hosts without slots for their devices."
-    ),
+    dry_run: bool = DryRun,
+    probe: bool = Probe,
     as_json: bool = AsJson,
 ) -> None:
     """Start a run and see it through: plan, check the nodes, start every rank, supervise, report."""
     _refuse_contradictions(dry_run, detach, probe, as_json)
-    if hosts is None and not (dry_run or detach):
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose: choose one")
+    if hosts is None and not (dry_run or detach or "SLURM_JOB_ID" in os.environ):
         from launcher.transport.local import start_ahead
 
         start_ahead()
@@ -87,6 +110,8 @@ def launch(
         ssh_options=tuple(ssh_options or ()),
         check=not no_check,
         quiet=quiet,
+        verbose=verbose,
+        color=color.value,
     )
     if dry_run:
         _show_plan(request, probe, as_json, with_commands=True)
@@ -130,6 +155,27 @@ def plan(
         recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc
     )
     _show_plan(request, probe=False, as_json=as_json, with_commands=False, drawn=draw)
+
+
+def sbatch(
+    recipe: Path = typer.Argument(
+        ..., metavar="RECIPE", help="The recipe (YAML); its slurm section says what is asked for."
+    ),
+    sets: list[str] | None = Set,
+    run_dir: Path = RunDir,
+    submit: bool = typer.Option(False, "--submit", help="Submit it, and say how to follow."),
+) -> None:
+    """Print a batch script for a recipe, or submit it to SLURM."""
+    from launcher.slurm import submit as jobs
+
+    order = jobs.prepare(recipe, tuple(sets or ()), run_dir)
+    if not submit:
+        print(order.script, end="")
+        return
+    run, lines = jobs.submit(order)
+    print(run)
+    for line in lines:
+        say(line)
 
 
 def _script_args(recipe: str | None, args: list[str] | None, script: str | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import IO
 
 from launcher.errors import BootstrapFailed
@@ -73,6 +74,24 @@ class LocalStream:
         return f"the agent ended with status {status}" + (f"; it said:\n{text}" if text else "")
 
 
+def start(argv: list[str], env: Mapping[str, str] | None = None) -> LocalStream:
+    """Start an agent's command as a child of this process. Raises OSError."""
+    stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream, and has no name to leave behind
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=env,
+            start_new_session=True,  # the terminal's Ctrl-C reaches the controller only
+        )
+    except OSError:
+        stderr.close()
+        raise
+    return LocalStream(process, stderr)
+
+
 _ahead: list[LocalStream] = []
 
 
@@ -101,19 +120,10 @@ class LocalTransport:
         """See Transport. Takes the agent that was started ahead, if there is one."""
         if _ahead and host.python is None and self._python == sys.executable:
             return _ahead.pop()
-        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the stream, and has no name to leave behind
         try:
-            process = subprocess.Popen(
-                bundle.argv(host.python or self._python),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,  # the terminal's Ctrl-C reaches the controller only
-            )
+            return start(bundle.argv(host.python or self._python))
         except OSError as error:
-            stderr.close()
             raise BootstrapFailed(host.name, f"cannot start {error.filename}: {error.strerror}") from None
-        return LocalStream(process, stderr)
 
     def describe(self, host: Host) -> str:
         """See Transport: one is there already."""

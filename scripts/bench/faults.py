@@ -31,9 +31,7 @@ HEAD = (
 
 
 def line(row: Row, found: Found) -> str:
-    message = re.sub(
-        r"'/\S+/", "'.../", found.message.partition("\n")[0]
-    )  # folders are made anew for each row
+    message = re.sub(r"/\S+/(?=\w+\.py)", ".../", found.message.partition("\n")[0])  # folders are made anew
     cause = f"{found.cause}: {message}" if found.cause else "-"
     cells = (row.name, cause, f"{found.noticed_s:.2f}", found.outcome, found.left, found.lost_bytes)
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |\n"
@@ -68,7 +66,7 @@ def main() -> None:
     lab = None if why_no_lab() else Lab(f"faults-{os.getpid()}")
     try:
         if lab is not None:
-            lab.testbed("up", 2)
+            lab.testbed("up", 3)
         text = table(lab)
     finally:
         if lab is not None:

@@ -4,12 +4,14 @@
 
 Flood: ranks write as fast as they can; lines a second are counted against the controller's CPU time beyond that of an
 empty run, so that the ranks' own share of the cores does not matter. Paced: ranks write 10,000 lines a second each, and
-say by how much they came late. Output goes to /dev/null and to a file in turn; every line is looked for afterwards.
+say by how much they came late; and it is noted when the controller takes the agent's heartbeats in, which are sent a
+second apart. Output goes to /dev/null and to a file in turn; every line is looked for afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -35,14 +37,32 @@ open(f"late-{rank}", "w").write(str(late))
 """
 
 
+LAUNCH = """
+import time
+from launcher import controller, protocol
+from launcher.cli.main import main
+take = controller.Controller._take
+def noting(self, host, message):
+    if isinstance(message, protocol.Heartbeat):
+        print(time.monotonic(), file=beats, flush=True)
+    take(self, host, message)
+controller.Controller._take = noting
+with open("beats", "w") as beats:
+    main()
+"""
+
+
 @dataclass(frozen=True)
 class Taken:
-    """What a run took: wall and controller CPU seconds, the controller's peak RSS, how late its ranks were."""
+    """What a run took: wall and controller CPU seconds, the controller's peak RSS, how late its ranks were, and its
+    latest heartbeat (NaN where there were not three).
+    """
 
     wall_s: float
     cpu_s: float
     peak_bytes: int
     late_s: float
+    beat_late_s: float
 
 
 def stat_of(pid: int) -> tuple[float, int]:
@@ -57,7 +77,9 @@ def run(folder: Path, ranks: int, lines: int, a_second: int, out: Path) -> Taken
     """One run with its output in `out`. Raises AssertionError when a line is missing, there or in the ranks' logs."""
     (folder / "rank.py").write_text(RANK)
     command = [
-        str(Path(sys.executable).with_name("distperf")),
+        sys.executable,
+        "-c",
+        LAUNCH,
         "launch",
         "--nproc",
         str(ranks),
@@ -84,7 +106,11 @@ def run(folder: Path, ranks: int, lines: int, a_second: int, out: Path) -> Taken
         with out.open("rb") as merged:
             assert sum(1 for _ in merged) == ranks * lines, "lines are missing from the merged view"
     late_s = max(float((folder / f"late-{rank}").read_text()) for rank in range(ranks))
-    return Taken(wall_s, cpu_s, peak, late_s)
+    beats = [float(line) for line in (folder / "beats").read_text().split()][
+        :-1
+    ]  # the last one comes with the end
+    gaps = [after - before for before, after in itertools.pairwise(beats)]
+    return Taken(wall_s, cpu_s, peak, late_s, max(gaps) - 1.0 if len(gaps) > 1 else float("nan"))
 
 
 def main() -> None:
@@ -96,7 +122,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     print("| ranks write | output to | merged lines/s of controller CPU | wall lines/s | controller CPU | its peak RSS "
-          "| ranks late by |\n| --- | --- | --- | --- | --- | --- | --- |")  # fmt: skip
+          "| ranks late by | heartbeats late by |\n| --- | --- | --- | --- | --- | --- | --- | --- |")  # fmt: skip
     for name, lines, a_second in (("flood", asked.lines, 0), ("10,000 lines/s each", 50_000, 10_000)):
         for out_name in ("/dev/null", "a file"):
             taken, empty_s = [], []
@@ -108,10 +134,11 @@ def main() -> None:
             total, middle = asked.ranks * lines, statistics.median
             cpu_s = middle(one.cpu_s for one in taken) - middle(empty_s)
             wall_s = middle(one.wall_s for one in taken)
+            late_s, beat_s = max(one.late_s for one in taken), max(one.beat_late_s for one in taken)
             print(
                 f"| {name} | {out_name} | {total / max(cpu_s, 0.01):,.0f} | {total / wall_s:,.0f} | "
                 f"{cpu_s / wall_s:.0%} of a core | {max(one.peak_bytes for one in taken) / 1e6:.0f} MB | "
-                f"{max(one.late_s for one in taken):.3f} s |", flush=True
+                f"{late_s:.3f} s | {beat_s:.3f} s |", flush=True
             )  # fmt: skip
 
 

@@ -36,6 +36,8 @@ from distperf.model.llama import build_model
 from distperf.model.loss import loss_sum
 from distperf.optim.clip import clip_factor, global_norm_sq
 from distperf.parallel.engine import build_engine
+from distperf.parallel.mesh import make_mesh
+from distperf.recipe.mesh import MeshShape
 from distperf.recipe.runspec import ModelSpec, OptimizerSpec, ScheduleSpec
 
 RANKS, BATCH, LENGTH, LR, MAX_NORM = 2, 8, 256, 3e-4, 1.0
@@ -64,13 +66,13 @@ Step = Callable[[list[tuple[Tensor, Tensor]]], float]  # micro-batches of this r
 
 
 def ours(stage: int, precision: str, accumulation: int) -> Step:
-    group = dist.group.WORLD
+    group, cpu = dist.group.WORLD, torch.device("cpu")
     engine = build_engine(
-        build_model(MODEL),
+        [build_model(MODEL)],
         zero=stage,
         precision=precision,
-        group=group,
-        device=torch.device("cpu"),
+        mesh=make_mesh(MeshShape(dp_shard=dist.get_world_size()), cpu),
+        device=cpu,
         optimizer=OPTIMIZER,
         accumulation=accumulation,
         fill=FILL,
@@ -79,7 +81,7 @@ def ours(stage: int, precision: str, accumulation: int) -> Step:
     def step(micro_batches: list[tuple[Tensor, Tensor]]) -> float:
         total = 0.0
         for index, (inputs, targets) in enumerate(micro_batches):
-            loss = loss_sum(engine.model(inputs), targets) / (BATCH * LENGTH)
+            loss = loss_sum(engine.parts[0](inputs), targets) / (BATCH * LENGTH)
             engine.backward(loss, last=index == accumulation - 1)
             total += loss.item()
         engine.finish()

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from distperf.data.samples import Stream
 from distperf.errors import DataError, DistperfError
 from distperf.model.dropout import Draws
 from distperf.model.loss import IGNORE
@@ -68,7 +69,7 @@ def trainer(*micros: tuple[list[float], int], clip: float | None = None) -> Trai
     loss_sum = lambda logits, targets: logits[targets != IGNORE].sum()  # noqa: E731
     engine = OneWeight()
     passes = Serial(engine, Given(*micros), loss_sum, len(micros), Draws(1, CPU), CPU)
-    return Trainer(engine, passes, lambda step: 0.1 * step, clip)
+    return Trainer(engine, passes, Stream(1), lambda step: 0.1 * step, clip)
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,9 @@ fault, last = sys.argv[1], int(sys.argv[2])
 rank, attempt, told = int(os.environ["RANK"]), os.environ["DISTPERF_ATTEMPT"], int(os.environ["DISTPERF_REPORT_FD"])
 if fault == "import":
     import not_there
+if fault == "blocked":
+    from distperf.contract import reporter
+    reporter()  # as `distperf.report` does: from here on the agent may ask for stacks
 if fault == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 saved = pathlib.Path("saved")
@@ -44,6 +47,9 @@ def fall():
         sys.exit(3)
     elif fault == "memory":
         hoard = bytearray(1 << 30)
+    elif fault == "blocked":
+        os.mkfifo("empty")
+        open("empty").read()
     elif fault == "native":
         ctypes.string_at(0)
     elif fault == "killed":
@@ -61,6 +67,25 @@ for step in range(int(saved.read_text()) + 1 if saved.exists() else 1, last + 1)
         os.replace("saved.new", saved)
     if rank == 1 and attempt == "1" and step == 25:
         fall()
+    time.sleep(0.02)
+"""
+# Ranks that meet in a barrier at every step, until one of them does something else.
+MEETS = """
+import os, pathlib, time
+import torch.distributed as dist
+import distperf
+
+def goes_elsewhere():
+    pathlib.Path("fell").write_text(repr(time.time()))
+    time.sleep(600)
+
+dist.init_process_group("gloo")
+for step in range(1, 31):
+    if (step, dist.get_rank(), os.environ["DISTPERF_ATTEMPT"]) == (5, 1, "1"):
+        goes_elsewhere()
+    dist.barrier()
+    print(f"line {step} of rank {dist.get_rank()}", flush=True)
+    distperf.report(step)
     time.sleep(0.02)
 """
 # The bundled runtime, with a rank that leaves early: sitecustomize is what a rank's interpreter runs before all else.
@@ -82,6 +107,7 @@ launch: {nproc: 2, max_restarts: 0, warm_start: false, env: {PYTHONPATH: %s}}
 """
 QUICK = "launch={max_restarts: 1, heartbeat_timeout_s: 1, lease_s: 3, grace_s: 1}"
 PATIENT = "launch={max_restarts: 1, heartbeat_timeout_s: 1, lease_s: 15, grace_s: 1}"
+STALLING = "launch={max_restarts: 1, heartbeat_timeout_s: 1, lease_s: 3, grace_s: 1, stall_timeout_s: 2}"
 CGROUP = Path("/sys/fs/cgroup/memory")
 CGROUP_BYTES = 400 << 20
 
@@ -113,7 +139,10 @@ class Place:
         where = ["--nproc", "2"]
         env = dict(os.environ)
         if self.lab is not None:
-            (self.folder / "hosts").write_text("host1 slots=1\nhost2 slots=1\n")
+            names = (
+                ("host1", "host2", "host3") if any("spares" in flag for flag in flags) else ("host1", "host2")
+            )
+            (self.folder / "hosts").write_text("".join(f"{name} slots=1\n" for name in names))
             self.folder.chmod(0o777)  # ranks are the lab's own user
             where, env["DISTPERF_SSH_CONFIG"] = ["--hosts", "hosts"], str(self.lab.dir / "ssh_config")
         flags = flags or ("--set", QUICK)
@@ -141,11 +170,13 @@ class Place:
         lines = [line for line in metrics(run.run, "events.jsonl") if line["time"] > fell_t - 0.05]
         seen_t = next((line["time"] for line in lines if noticed(line)), float("nan"))
         again = logs(run, attempts)[0].split(b" ", 2)[1].decode() if attempts > 1 and code == 0 else ""
-        outcome = f"restarted at step {again}, " if again else "went on, " if code == 0 else ""
+        hosts = [rank["host"] for rank in status["ranks"]]
+        others = "" if hosts in (["localhost"] * 2, ["host1", "host2"]) else f" on {' and '.join(hosts)}"
+        outcome = f"restarted at step {again}{others}, " if again else "went on, " if code == 0 else ""
         outcome += "`lost` in `status`" if code < 0 else f"exit code {code}"
         return Found(
             failure["cause"], failure["message"], max(0.0, seen_t - fell_t), outcome, code, attempts, left,
-            sum(self._lost(run, attempt, rank) for attempt in range(1, attempts + 1) for rank in range(2)),
+            sum(self._lost(run, n, rank) for n in range(1, attempts + 1) for rank in range(len(logs(run, n)))),
         )  # fmt: skip
 
     def _lost(self, run: Launch, attempt: int, rank: int) -> int:
@@ -261,10 +292,36 @@ def cut(place: Place, back: bool) -> Found:
         place.lab.testbed("mend", 2)
 
 
-def powered_off(place: Place) -> Found:
-    """A node loses power: no packet says so."""
+def stopped(place: Place) -> Found:
+    """SIGSTOP of a rank: it is there, and does nothing."""
+    run = place.counting("none", 500, "--set", STALLING)
+    fell_t = time.time()
+    os.kill(run.status()["ranks"][1]["pid"], signal.SIGSTOP)
+    run.end(within_s=60)
+    return place.found(run, fell_t, is_event("Stalled"))
+
+
+def blocked(place: Place) -> Found:
+    """A rank waits for something that does not come."""
+    run = place.start("blocked", 500, "--set", STALLING)
+    run.end(within_s=60)
+    return place.found(run, float((place.folder / "fell").read_text()), is_event("Stalled"))
+
+
+def elsewhere(place: Place) -> Found:
+    """A rank does not come to a collective, in which the others wait."""
+    (place.folder / "meets.py").write_text(MEETS)
+    run = place.start("none", 30, "--set", STALLING, script="meets.py")
+    run.end(within_s=60)
+    return place.found(run, float((place.folder / "fell").read_text()), is_event("Stalled"))
+
+
+def powered_off(place: Place, allowed: str = "") -> Found:
+    """A node loses power: no packet says so. allowed: what the recipe has for that."""
     assert place.lab is not None
-    run = place.counting("none", 10_000, "--set", QUICK)
+    launch = QUICK.replace("}", f", {allowed}}}") if allowed else QUICK
+    flags = ("--set", launch, "--ssh-option", "ConnectTimeout=2")  # how soon a try to get it back has failed
+    run = place.counting("none", 500 if allowed else 10_000, *flags)
     fell_t = time.time()
     place.lab.testbed("off", 2)
     try:
@@ -345,6 +402,13 @@ ROWS = (
     Row("link cut, and back within the lease", partial(cut, back=True), "", 0, lab=True),
     Row("link cut for ever", partial(cut, back=False), "node_lost", 1, 1, "nothing heard", lab=True, loses=True),
     Row("host powered off", powered_off, "node_lost", 1, 1, "nothing heard", lab=True, loses=True),
+    Row("host powered off, with a spare", partial(powered_off, allowed="spares: 1"), "node_lost", 0, 2, "nothing heard",
+        lab=True, loses=True),
+    Row("host powered off, `min_nodes: 1`", partial(powered_off, allowed="min_nodes: 1"), "node_lost", 0, 2,
+        "nothing heard", lab=True, loses=True),
+    Row("SIGSTOP of a rank", stopped, "stall", 0, 2, "stopped by a signal (SIGSTOP"),
+    Row("a rank blocks (reads an empty FIFO)", blocked, "stall", 0, 2, "fall"),
+    Row("a rank skips a collective", elsewhere, "stall", 0, 2, "goes_elsewhere"),
     Row("Ctrl-C", partial(signalled, numbers=(_INT,)), "", 130),
     Row("Ctrl-C twice, ranks ignore SIGTERM", partial(signalled, numbers=(_INT, _INT), fault="stubborn"), "", 130),
     Row("SIGTERM of the controller", partial(signalled, numbers=(_TERM,)), "", 143),

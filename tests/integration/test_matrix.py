@@ -9,6 +9,7 @@ from integration.faults import CGROUP, ROWS, Place, Row, out_of_memory
 
 pytestmark = pytest.mark.slow
 NOTICED_WITHIN_S = 15.0
+LAB_HOSTS = 3  # one is a spare
 
 
 @pytest.fixture

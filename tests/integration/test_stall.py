@@ -74,7 +74,7 @@ def test_a_stopped_rank(tmp_path):
     failure = run.status()["first_failure"]
     assert (failure["cause"], failure["rank"], failure["attempt"]) == ("stall", 1, 1)
     assert "stopped by a signal (SIGSTOP" in failure["message"]
-    assert "rank 1: stopped" in failure["message"] or "ranks 0: in " in failure["message"]
+    assert "rank 1: stopped" in failure["message"] or "rank 0: in " in failure["message"]
     assert list(run.losses()) == list(range(1, 401))
     assert gone(run.token(), within_s=2)
 

@@ -20,7 +20,16 @@ pytestmark = pytest.mark.lab
 
 LAB_HOSTS = 3
 LAB_UP = (
-    *("--extra", "tess:/bin/tcsh", "--extra", "nora:/usr/sbin/nologin", "--extra", "paul:/bin/sh"),
+    *(
+        "--extra",
+        "tess:/bin/tcsh",
+        "--extra",
+        "finn:/usr/bin/fish",
+        "--extra",
+        "nora:/usr/sbin/nologin",
+        "--extra",
+        "paul:/bin/sh",
+    ),
     *(
         "--sshd",
         "Match User paul",
@@ -79,11 +88,11 @@ def echo_through_first_stage(stream) -> None:
     stream.write(b"%08d" % len(code) + code + b"ping")
 
 
-@pytest.mark.parametrize("user", ["trainer", "tess"])
-def test_bootstrap_in_any_login_shell(lab, user):
-    """B05: the first stage starts from bash and from tcsh alike."""
-    if user == "tess" and shutil.which("tcsh") is None and os.environ.get("CI") != "true":
-        pytest.skip("needs tcsh")
+@pytest.mark.parametrize(("user", "shell"), [("trainer", "bash"), ("tess", "tcsh"), ("finn", "fish")])
+def test_bootstrap_in_any_login_shell(lab, user, shell):
+    """B05: the first stage starts from bash, tcsh and fish alike."""
+    if shutil.which(shell) is None and os.environ.get("CI") != "true":
+        pytest.skip(f"needs {shell}")
     stream = lab.transport(bundle.command()).connect(Host("host1", None, user=user))
     echo_through_first_stage(stream)
     assert read_all(stream) == b"ready:ping"

@@ -1,7 +1,8 @@
 import io
+import os
 from dataclasses import replace
 
-from launcher.console import CLEAR, Console, progress_line
+from launcher.console import CLEAR, Console, has_color
 from launcher.state import Failure, Policy, Rank, RunState
 
 RANKS = tuple(Rank(n, n, "gpu-a", 0) for n in range(2))
@@ -93,9 +94,27 @@ def test_changes_are_told():
     assert "again to end them now" in text
 
 
-def test_progress_line():
-    """Step of steps with loss, speed and time left; before the first step, what the ranks are about."""
-    last = {"step": 3, "loss": 2.5, "tokens_per_s": 1234.4, "step_s": 2.0}
-    assert progress_line(STATE, last) == "step 3/9   loss 2.5000   1,234 tokens/s   12 s left"
-    building = replace(STATE, ranks=tuple(replace(r, phase="build") for r in RANKS), state="starting")
-    assert progress_line(building, {}) == "starting (build)"
+def test_colors():
+    """Colours where they are asked for or the terminal has them, and nowhere else; NO_COLOR has the word."""
+    assert [has_color(stream, "auto") for stream in (io.StringIO(), Terminal())] == [
+        False,
+        "NO_COLOR" not in os.environ,
+    ]
+    for color, escapes in (("always", True), ("never", False)):
+        out, err = io.StringIO(), Terminal()
+        console_ = Console(False, out, err, color=color)
+        console_.state(STATE)
+        console_.log("gpu-a", 0, b"x\n")
+        console_.note("n")
+        console_.close()
+        assert ("\x1b[36m" in out.getvalue()) == ("\x1b[1m" in err.getvalue()) == escapes
+
+
+def test_verbose():
+    """Every change of ranks, equal ones folded."""
+    err = io.StringIO()
+    shown = Console(False, io.StringIO(), err, verbose=True)
+    shown.state(STATE)
+    shown.state(replace(STATE, ranks=tuple(replace(rank, phase="train") for rank in RANKS)))
+    shown.close()
+    assert "distperf: ranks 0-1: phase train\n" in err.getvalue()

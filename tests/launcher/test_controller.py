@@ -263,7 +263,8 @@ def test_silence(launch):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGUSR1, 75)],
 )
 def test_signals_end_the_run(launch, number, code):
     """A signal while ranks run stops them in order and gives the run its code; handlers are put back after."""
@@ -273,6 +274,19 @@ def test_signals_end_the_run(launch, number, code):
     assert (state.state, state.exit_code) == ("stopped", code)
     assert a.got(protocol.Stop)[0].grace_s == 3.0
     assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_an_agent_tells_of_ends_the_run(launch):
+    """SLURM's signals to steps only reach agents; the controller hears of them and ends the run in order, once."""
+
+    def play(agent, start):
+        for name in ("SIGUSR1", "SIGTERM"):
+            agent.stream.say(protocol.Signalled(name))
+
+    a = ScriptedAgent(play)
+    state, _, _ = launch(a=[a], policy={"in_job": True})
+    assert (state.state, state.exit_code) == ("stopped", 75)
+    assert [stop.grace_s for stop in a.got(protocol.Stop)] == [3.0]
 
 
 def test_metrics_progress_and_logs(launch):

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -41,6 +42,23 @@ def test_replay(run):
         4,
         3,
     )
+
+
+def test_a_requeued_job_goes_on_in_the_same_journal(run):
+    """The state is that of the newest job; its metrics replace what it did again."""
+    write(run, CREATED, events.AttemptBegan(0.1, 1), events.Ended(9.0, "stopped", 75))
+    metrics = Metrics(run)
+    for step in (1, 2, 3):
+        metrics.write({"step": step, "attempt": 1})
+    metrics.close()
+    again = dataclasses.replace(CREATED, attempts_before=1)
+    write(run, again, events.AttemptBegan(0.1, 2))
+    metrics = Metrics(run)
+    metrics.write({"step": 3, "attempt": 2})
+    metrics.close()
+    state = replay(run)
+    assert (state.attempt, state.exit_code, state.state) == (2, None, "starting")
+    assert [line["attempt"] for line in read_lines(run.metrics)] == [1, 1, 2]
 
 
 def test_a_cut_last_line_is_left_out(run):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import attempts, supervise
+from launcher import attempts, restart, supervise
 from launcher.actions import (
     Finish,
     GiveUp,
@@ -44,9 +44,10 @@ from launcher.events import (
     Unplaceable,
     Wrote,
 )
-from launcher.state import Unsent
+from launcher.state import Failure, Unsent
 
 HOSTS = ("a", "b")
+FAILURE = Failure("a", 0, "exit", 1, None, "exited with code 1", None, "")
 POLICY = {"max_restarts": 2, "heartbeat_timeout_s": 10.0, "lease_s": 25.0, "grace_s": 30.0, "script": False}
 
 
@@ -654,7 +655,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGUSR1", 75)])
 def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
     """Whatever the run is about, it ends with the signal's code once nothing of it is left."""
     run = Run()
@@ -666,6 +667,28 @@ def test_an_interrupt_at_any_moment_ends_the_run(moment, signal, code):
         run.idle(host)
     assert (run.state.state, run.state.exit_code) == ("stopped", code)
     assert story(run.replayed()) == story(run.state)
+
+
+def test_in_a_job_only_the_user_is_in_a_hurry():
+    """A cluster tells batch shell and steps alike: the first signal counts, and later ones change nothing. A Ctrl-C
+    after it ends the grace.
+    """
+    run = Run(in_job=True).start()
+    run.send(Interrupted, "SIGUSR1")
+    assert not run.send(Interrupted, "SIGTERM")
+    assert not run.send(Interrupted, "SIGTERM")
+    assert list(run.send(Interrupted, "SIGINT")) == [StopRanks(1, 0.0, True)]
+    run.idle()
+    assert (run.state.state, run.state.exit_code) == ("stopped", 75)
+
+
+def test_a_requeued_job_goes_on_counting_attempts_but_not_restarts():
+    """Its first attempt has the next number; the budget of restarts is whole again."""
+    state = supervise.created(dataclasses.replace(created(max_restarts=1), attempts_before=3))
+    state, _ = attempts.begin(state)
+    assert state.attempt == 4
+    assert restart.decide(dataclasses.replace(state, failure=FAILURE)).wait_s == 0.0
+    assert restart.decide(dataclasses.replace(state, attempt=5, failure=FAILURE)).wait_s is None
 
 
 # Properties.

@@ -15,7 +15,7 @@ from distperf.errors import CheckpointError
 from distperf.parallel.pieces import OwnedTensor, Piece
 
 pytestmark = pytest.mark.slow
-ORIGIN = Origin("run-a", "n", 1, 1, {}, "fp32", 0)
+ORIGIN = Origin("run-a", "n", 1, 1, {}, "fp32", 0, {})
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_what_training_changes_after_the_copy_is_not_saved(tmp_path):
     """The next update may come before the thread has written anything."""
     values = torch.arange(1000.0)
     writer = CheckpointWriter(str(tmp_path), ORIGIN, Retention(0))
-    running = SaveThread(writer, Position(1, 1, 0), HostCopy().take(state(values)))
+    running = SaveThread(writer, Position(1, 1, 0, 0), HostCopy().take(state(values)))
     values.fill_(-1)
     assert running.result().written
     assert running.has_ended
@@ -59,7 +59,7 @@ def test_a_failure_is_kept_until_it_is_asked_for(tmp_path):
     """The thread ends, and what went wrong comes out where the save is waited for."""
     (tmp_path / "file").write_text("")
     writer = CheckpointWriter(str(tmp_path / "file"), ORIGIN, Retention(0))
-    running = SaveThread(writer, Position(1, 1, 0), state(torch.zeros(3)))
+    running = SaveThread(writer, Position(1, 1, 0, 0), state(torch.zeros(3)))
     with pytest.raises(CheckpointError, match=r"step-00000001 \(rank 0\): "):
         running.result()
     assert running.failed

@@ -15,7 +15,26 @@ LLAMA = {"family": "llama", "layers": 2, "hidden": 8, "rope_theta": 1e4}
 
 def info(step: int, run_id: str | None = "mine", problem: str | None = None) -> CheckpointInfo:
     manifest = run_id and Manifest(
-        run_id, "n", 1, 1, LLAMA, "fp32", 0, MANIFEST_SCHEMA, step, step, 0, None, {}, "", 1, "", "", ""
+        run_id,
+        "n",
+        1,
+        1,
+        LLAMA,
+        "fp32",
+        0,
+        {},
+        MANIFEST_SCHEMA,
+        step,
+        step,
+        0,
+        0,
+        None,
+        {},
+        "",
+        1,
+        "",
+        "",
+        "",
     )
     return CheckpointInfo(Path("/c") / step_name(step), step, manifest or None, problem)
 

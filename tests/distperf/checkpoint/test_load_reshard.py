@@ -28,7 +28,7 @@ from distperf.trainer import Trainer
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SAVED_AFTER, STEPS = 2, 4
-ORIGIN = Origin("run-a", "n", 1, 1, {}, "fp32", 0)
+ORIGIN = Origin("run-a", "n", 1, 1, {}, "fp32", 0, {})
 
 # Saved by 4 ranks: every axis and every ZeRO stage, tied weights on both ends of a pipeline, a vocabulary that tp does
 # not divide.
@@ -76,7 +76,7 @@ def build(text: str, meshes: dict[MeshShape, Mesh]) -> tuple[RunSpec, Trainer]:
 
 def origin(spec: RunSpec) -> Origin:
     model = dataclasses.asdict(spec.model)
-    return Origin(spec.run_id, spec.name, 1, spec.world_size, model, spec.precision, spec.parallel.zero)
+    return Origin(spec.run_id, spec.name, 1, spec.world_size, model, spec.precision, spec.parallel.zero, {})
 
 
 def save_and_go_on(specs: list[str]) -> list[list[float]]:
@@ -89,7 +89,7 @@ def _save_and_go_on(spec: RunSpec, trainer: Trainer) -> list[float]:
     for step in range(1, SAVED_AFTER + 1):
         trainer.step(step)
     writer = CheckpointWriter(spec.checkpoint.dir, origin(spec), Retention(1))
-    writer.save(Position(SAVED_AFTER, trainer.engine.optimizer_step, 0), trainer.engine.state())
+    writer.save(Position(SAVED_AFTER, trainer.engine.optimizer_step, 0, 0), trainer.engine.state())
     return [trainer.step(step).loss for step in range(SAVED_AFTER + 1, STEPS + 1)]
 
 
@@ -151,7 +151,7 @@ def test_a_rank_that_needs_a_part_of_a_large_piece_holds_little_more(tmp_path, a
     """
     matrix = torch.arange(ROWS * COLUMNS, dtype=torch.float32).view(ROWS, COLUMNS)
     whole = {"model.a": OwnedTensor((ROWS, COLUMNS), torch.float32, (Piece((0, 0), matrix),))}
-    path = CheckpointWriter(str(tmp_path), ORIGIN, Retention(1)).save(Position(1, 1, 0), whole).path
+    path = CheckpointWriter(str(tmp_path), ORIGIN, Retention(1)).save(Position(1, 1, 0, 0), whole).path
     wanted = matrix[:, 2048:3072].clone()
     target = torch.full_like(wanted, -1.0)
     stored = Stored(path, read_manifest(path))

@@ -31,7 +31,7 @@ from distperf.parallel.pieces import OwnedTensor, Piece, pieces_of
 pytestmark = pytest.mark.slow
 
 SHAPES = {"model.a": (7, 5), "model.b": (11,), "model.c": (3, 4, 5), "model.scalar": ()}
-ORIGIN = Origin("run-a", "n", 1, 1, {"layers": 2}, "fp32", 2)
+ORIGIN = Origin("run-a", "n", 1, 1, {"layers": 2}, "fp32", 2, {})
 
 
 def divide(value: float | None = None) -> tuple[dict[str, OwnedTensor], dict[str, tuple[Tensor, int]]]:
@@ -58,7 +58,7 @@ def writer(folder: str, origin: Origin, keep: int = 0) -> CheckpointWriter:
 
 
 def at(step: int) -> Position:
-    return Position(step, optimizer_step=step, tokens=0)
+    return Position(step, optimizer_step=step, tokens=0, samples=0)
 
 
 def save_steps(folder: str, *steps: int) -> list[Saved]:

@@ -19,7 +19,7 @@ def step_of(step: int, world: int, spec: TrainSpec) -> list[int]:
         g
         for rank in range(world)
         for m in range(spec.accumulation)
-        for g in batch_positions(step, m, rank, world, spec)
+        for g in batch_positions((step - 1) * spec.global_batch, m, rank, world, spec)
     ]
 
 
@@ -79,7 +79,11 @@ def test_i04_ranks_never_end_unevenly():
     """With 22 samples and a global batch of 4, both ranks have a full batch at every step; epochs just join."""
     spec = train(micro=2, accumulation=1, world=2)
     seen = [sample_at(g, 22, 1) for step in range(1, 12) for g in sorted(step_of(step, 2, spec))]
-    assert all(len(batch_positions(s, 0, r, 2, spec)) == 2 for s in range(1, 12) for r in (0, 1))
+    assert all(
+        len(batch_positions((s - 1) * spec.global_batch, 0, r, 2, spec)) == 2
+        for s in range(1, 12)
+        for r in (0, 1)
+    )
     assert sorted(seen[:22]) == sorted(seen[22:44]) == list(range(22))
 
 

@@ -229,7 +229,7 @@ def test_a_split_backward_pass_goes_with_neither_recomputation_nor_compiling(pro
     load(compiled + parallel % "1f1b" + keys)
 
 
-@pytest.mark.parametrize("key", ["async", "offload", "eval", "report", "slurm"])
+@pytest.mark.parametrize("key", ["async", "offload", "eval"])
 def test_what_does_not_work_yet_is_unknown(problems, key):
     """A key is in the schema from the day it works."""
     assert "unknown key" in problems(BASE + f"{key}: {{}}\n")[0]
@@ -249,14 +249,24 @@ def test_keys_of_a_pipeline_that_is_not_there(problems, load):
     assert load(BASE + "parallel: {pp: 1, pp_schedule: 1f1b, pp_layers: auto}\n").parallel.pp == 1
 
 
-@pytest.mark.parametrize("axis", ["pp", "cp"])
-@pytest.mark.parametrize("model", ["{factory: 'm:f', vocab: 300}", "{hf: folder}"])
+@pytest.mark.parametrize(
+    ("model", "axis"),
+    [("{factory: 'm:f', vocab: 300}", "cp"), ("{hf: folder}", "pp"), ("{hf: folder}", "cp")],
+)
 def test_what_needs_to_know_the_inside_is_refused_on_models_of_ones_own(problems, load, model, axis):
     """Axes that divide layers or positions are refused before anything starts, at the axis; tp the model may know."""
     text = BASE.replace("{preset: llama-1m}", model).replace("[a.txt]", "[a.txt], tokenizer: byte")
     (line,) = problems(text + f"parallel: {{{axis}: 2}}\n")
     assert line.startswith(f"r.yaml:4:16: parallel.{axis} is 2, but nothing says how")
     assert load(text + "parallel: {tp: 2}\n").parallel.tp == 2
+
+
+def test_a_factory_of_which_nobody_knows_the_layers_needs_them_said(problems, load):
+    """Its stages are given by hand; by cost they cannot be."""
+    text = BASE.replace("{preset: llama-1m}", "{factory: 'm:f', vocab: 300}")
+    (line,) = problems(text + "parallel: {pp: 2}\n")
+    assert "only model.factory knows how many layers there are; say in parallel.pp_layers" in line
+    assert load(text + "parallel: {pp: 2, pp_layers: [1, 3]}\n").parallel.pp_layers == (1, 3)
 
 
 def test_the_tokenizer_of_a_folder_must_be_said(problems, load):

@@ -25,6 +25,11 @@ def test_count_devices(mask, dev, count):
     assert count_devices({} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}, dev) == count
 
 
+def test_devices_of_a_task_of_slurms():
+    """SLURM's own word stands above device files, which show those of other jobs too."""
+    assert count_devices({"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"}, ["nvidia4"]) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [

@@ -106,3 +106,10 @@ os.write(fd, {told!r})
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_rank_is_no_task_of_slurms():
+    """What an srun says of its one task, the agent, is not said to ranks; what it says of the job is."""
+    job = {b"SLURM_JOB_ID": b"7", b"SLURM_JOB_NODELIST": b"n[1-2]"}
+    names = (b"SLURM_PROCID", b"SLURM_NTASKS", b"SLURM_STEP_ID", b"SRUN_DEBUG", b"PMIX_RANK")
+    assert rank_environment({**job, **dict.fromkeys(names, b"0")}, order()) == job

@@ -30,8 +30,8 @@ def make(folder: Path, step: int, run_id: str = "run-a") -> Path:
         with HashingWriter(path / name) as file:
             file.write(text)
             files[name] = file.finish()
-    origin = (run_id, "n", 1, 1, {}, "fp32", 0)
-    rest = (MANIFEST_SCHEMA, step, step, 0, None, files, HASH, BLOCK_BYTES, "", "", "")
+    origin = (run_id, "n", 1, 1, {}, "fp32", 0, {})
+    rest = (MANIFEST_SCHEMA, step, step, 0, 0, None, files, HASH, BLOCK_BYTES, "", "", "")
     write_manifest(path, Manifest(*origin, *rest))
     return path
 

@@ -1,0 +1,39 @@
+"""The section of a recipe that says who else hears of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from distperf.recipe.kinds import flag, or_null, text
+from distperf.recipe.sections import Section
+
+ADDRESS = r"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):)?[0-9]{1,5}"
+
+
+class ReportSection(Section):
+    """Who else hears of a run: monitoring, and people. All of it is done by the launcher, on its machine."""
+
+    prometheus: Annotated[str | None, or_null(text("a port, or host:port", ADDRESS))] = Field(
+        default=None,
+        description="Port at which Prometheus finds the run's metrics under /metrics, while the run goes; on loopback, "
+        "unless a host stands before it (`0.0.0.0:9400`: whoever reaches this machine may read). 0: any free port, "
+        "told at the start. docs/monitoring/ has a Grafana dashboard and alert rules.",
+    )
+    tensorboard: Annotated[bool, flag()] = Field(
+        default=False,
+        description="Write every number of metrics.jsonl into event files in the run's folder tensorboard/, for "
+        "`tensorboard --logdir runs`. Needs no package.",
+    )
+    command: Annotated[str | None, or_null(text("a shell line"))] = Field(
+        default=None,
+        description="Shell line that is run when the run stalls, an attempt has failed, another one begins, or the run "
+        "has ended. It gets a JSON object on its standard input, its event (stalled, failed, restarted, ended) in "
+        "DISTPERF_EVENT, a sentence in DISTPERF_MESSAGE, the run in DISTPERF_RUN, and has 60 seconds.",
+    )
+    webhook: Annotated[str | None, or_null(text("an http:// or https:// URL", r"https?://[^\s]+"))] = Field(
+        default=None,
+        description="URL that the same JSON objects are posted to. It stands in the run's folder, as all of the "
+        "recipe does: what is secret belongs into command.",
+    )

@@ -1,0 +1,1 @@
+"""SLURM: what an allocation gives (allocation), a batch script (script), and the queue (queue)."""
