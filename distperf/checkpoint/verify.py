@@ -56,6 +56,8 @@ def named(error: CheckpointCorrupt, index: Index) -> str:
 
 
 def _readable_index(path: Path, manifest: Manifest) -> Index:
+    if not (path / INDEX).exists():
+        return {}
     try:
         return load_index(path, manifest)
     except CheckpointCorrupt:
