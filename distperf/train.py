@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import closing
 from typing import NoReturn
 
 import torch
@@ -19,6 +20,7 @@ from distperf.data.together import open_data
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress, Workload
 from distperf.measure.recorder import answer_requests
+from distperf.offload.keeping import check_drives
 from distperf.parallel.fp8 import refuse_without_units
 from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
@@ -52,8 +54,9 @@ def run() -> bool:
     trainer, workload, data = _build(orders, ranks, device, store)
     progress, origin = Progress(reporter(), ranks.rank, orders.attempt, workload), orders.origin(data)
     progress.say(_description(orders.spec, device))
-    done = resume(orders.spec.checkpoint, origin, trainer, progress)
-    finished = train(orders.spec, origin, trainer, progress, done)
+    with closing(trainer.engine):
+        done = resume(orders.spec.checkpoint, origin, trainer, progress)
+        finished = train(orders.spec, origin, trainer, progress, done)
     if finished:
         reporter().send("done")
     leave()
@@ -70,6 +73,7 @@ def _build(
     spec = orders.spec
     if spec.precision == "fp8":
         refuse_without_units(device)
+    check_drives(spec.offload.path)
     blueprint = orders.blueprint()
     workload = build_workload(spec, blueprint, device)
     reporter().send("phase", phase="data")

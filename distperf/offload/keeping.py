@@ -85,17 +85,15 @@ def keep(
     """
     lengths = [weights.numel() for weights in kept]
     moves = device.type != "cpu" or offload.copies is not None
-    if offload.tier == "none" or (offload.tier == "cpu" and not moves):
+    if offload.tier == "none":
         whole_spans = [whole(bucket, length) for bucket, length in enumerate(lengths)]
-        return States(
-            whole_spans, Resident([s for spans in whole_spans for s in spans], kept, device, moves=False)
-        ), None
+        return States(whole_spans, Resident([s for spans in whole_spans for s in spans], kept, device)), None
     cuts = cut(lengths, offload.fraction, offload.longest)
     away = [span for spans in cuts for span in spans if span.away]
-    stays = Resident([span for spans in cuts for span in spans if not span.away], kept, device, moves=False)
+    stays = Resident([span for spans in cuts for span in spans if not span.away], kept, device)
     tier: Tier
     if offload.tier == "cpu":
-        tier = Resident(away, kept, HOST, moves=True)
+        tier = Resident(away, kept, HOST, moves=moves, on_host=True)
     else:
         dtype = kept[0].dtype if kept else torch.float32
         places, sizes = lay_out(away, DiskTier.kinds(dtype, moves=moves), len(offload.files))

@@ -84,10 +84,16 @@ class Resident:
     """States that stay in memory: that of `device`, which is the weights', or the host's."""
 
     def __init__(
-        self, spans: Sequence[Span], working: Sequence[Tensor], device: torch.device, *, moves: bool
+        self,
+        spans: Sequence[Span],
+        working: Sequence[Tensor],
+        device: torch.device,
+        *,
+        moves: bool = False,
+        on_host: bool = False,
     ) -> None:
-        """`working`: (K,) weights of each bucket. `moves`: states are not where the weights are."""
-        self._on_host = moves
+        """`working`: (K,) weights of each bucket. `moves`: these are elsewhere. `on_host`: counted as the host's."""
+        self._on_host = on_host
         self._states = {span: _resident(span, working[span.bucket], device, moves) for span in spans}
 
     def prepare(self) -> None:

@@ -17,6 +17,7 @@ from distperf.recipe.runspec import (
     HfSpec,
     ModelFamily,
     ModelSpec,
+    OffloadSpec,
     OptimizerSpec,
     ParallelSpec,
     RunSpec,
@@ -74,6 +75,9 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
+        offload=OffloadSpec(
+            recipe.offload.optimizer, recipe.offload.optimizer_fraction, recipe.offload.path or ()
+        ),
         activation_checkpoint=recipe.activation_checkpoint,
         checkpoint=CheckpointSpec(
             checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir

@@ -12,6 +12,7 @@ from distperf.recipe.kinds import (
     choice,
     flag,
     number,
+    one_or_more,
     or_auto,
     or_null,
     pair,
@@ -287,6 +288,26 @@ class ParallelSection(Section):
         default="auto",
         description="Layers of each pipeline stage in model order, as a list (two stages a rank with the last four "
         "schedules). auto: by cost, the head's included, so that the dearest stage is as cheap as can be.",
+    )
+
+
+class OffloadSection(Section):
+    """What rests outside of the devices' memory, and where. Results are the same to the bit, if kernels are."""
+
+    optimizer: Annotated[str, choice("none", "cpu", "nvme")] = Field(
+        default="none",
+        description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
+        "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
+        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2.",
+    )
+    optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
+        default=1.0,
+        description="Share of that state that is offloaded; the rest stays with the weights. Default: all.",
+    )
+    path: Annotated[tuple[str, ...] | None, or_null(one_or_more(text("a path")))] = Field(
+        default=None,
+        description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
+        "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
     )
 
 
