@@ -25,7 +25,7 @@ from distperf.parallel.fp8 import refuse_without_units
 from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
-from distperf.recipe.runspec import RunSpec
+from distperf.recipe.runspec import OffloadSpec, RunSpec
 from distperf.saving import compares, is_due, resume, save
 from distperf.stop import StopRequest
 from distperf.trainer import Trainer
@@ -121,8 +121,15 @@ def _description(spec: RunSpec, device: torch.device) -> str:
         f"{spec.name}: {counted}{spec.precision}, "
         f"ZeRO-{spec.parallel.zero} on {_ranks(spec)} ({device.type}); {source}; "
         f"{train.steps} steps of {train.global_batch} x {data.seq_len} tokens "
-        f"(micro-batch {train.micro_batch}, accumulation {train.accumulation})"
+        f"(micro-batch {train.micro_batch}, accumulation {train.accumulation}){_away(spec.offload)}"
     )
+
+
+def _away(offload: OffloadSpec) -> str:
+    if offload.optimizer == "none":
+        return ""
+    place = "host memory" if offload.optimizer == "cpu" else ", ".join(offload.path)
+    return f"; {offload.optimizer_fraction:.0%} of optimizer state in {place}"
 
 
 def _ranks(spec: RunSpec) -> str:

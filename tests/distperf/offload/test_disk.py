@@ -1,4 +1,4 @@
-"""The tiers themselves: what is taken is what was given, whatever is still under way; failures come out."""
+"""States on drives: what is taken is what was given, whatever is still under way; failures come out."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from late_copies import Late
 
 from distperf.errors import OffloadError
-from distperf.offload import folder
 from distperf.offload.disk import DiskTier
 from distperf.offload.files import StateFile
-from distperf.offload.keeping import Offload, check_drives, keep, rank_files
-from distperf.offload.lane import Lane
+from distperf.offload.keeping import rank_files
 from distperf.offload.spans import Span, cut, lay_out
 
 LENGTHS = [1, 100, 37, 160]
-CPU = torch.device("cpu")
 
 
 def tier_in(drives: list[Path], dtype: torch.dtype = torch.bfloat16) -> tuple[DiskTier, list[Span]]:
@@ -82,53 +78,3 @@ def test_a_drive_that_fails_ends_the_update(tmp_path):
     with pytest.raises(OffloadError, match=f"{path}: bytes 0 to 12,288 cannot be read"):
         tier.take(spans[0])
     tier.close()
-
-
-def test_a_lane_waits_before_it_uses_a_buffer_again():
-    """Gradients and weights of many spans arrive right though copies are late; a few staging buffers serve all."""
-    (spans,) = cut([160], 1.0, 16)
-    copies = Late()
-    lane = Lane(copies, spans, torch.float32, torch.bfloat16)
-    grads, working = torch.arange(160.0), torch.zeros(160, dtype=torch.bfloat16)
-    for factor in (1, 2):
-        lane.send(spans, grads * factor)
-        for span in spans:
-            found = lane.gradients(span)
-            assert torch.equal(found, grads[span.part] * factor)
-            lane.stage(span).copy_(found)
-            lane.publish(working[span.part])
-        lane.join()
-        assert torch.equal(working, (grads * factor).bfloat16())
-    assert copies.most <= 4
-    lane.send(spans, grads)
-    lane.forget()
-    assert lane.bytes == 160 * 4 + 3 * 16 * 2
-
-
-def test_drives_that_cannot_be_used(tmp_path):
-    """Missing, a file, not writable: told by host and folder before anything is built."""
-    (tmp_path / "file").touch()
-    (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(OffloadError, match=f"{tmp_path}/none is not there; make it, or mount the drive"):
-        check_drives([str(tmp_path), str(tmp_path / "none")])
-    with pytest.raises(OffloadError, match=f"offload.path cannot be used: .*: {tmp_path}/file is no folder"):
-        check_drives([str(tmp_path / "file")])
-    if os.geteuid():
-        with pytest.raises(OffloadError, match=f"{tmp_path}/locked cannot be written: Permission denied"):
-            check_drives([str(tmp_path / "locked")])
-    else:
-        with pytest.raises(OffloadError, match="/proc/self/task cannot be written"):
-            check_drives(["/proc/self/task"])
-    check_drives([])
-
-
-def test_offload_to_the_host_moves_nothing_on_a_host(tmp_path):
-    """On a node without devices the state is where the weights are, and counted as the host's."""
-    kept = [torch.zeros(n, dtype=torch.bfloat16) for n in LENGTHS]
-    states, lane = keep(Offload("cpu", 0.5, longest=16), kept, CPU, torch.float32)
-    assert lane is None
-    total = 12 * sum(LENGTHS)
-    found = states.memory()
-    assert found["host_bytes"] + found["optimizer_bytes"] == total
-    assert found["host_bytes"] == pytest.approx(total / 2, abs=12 * 16)
-    assert not list(tmp_path.glob(f"{folder.PREFIX}*"))
