@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 
 from distperf.assembly import Assembly, OwnRows, assemble
 from distperf.checkpoint.manifest import Origin
@@ -19,6 +20,7 @@ from distperf.measure.progress import Workload
 from distperf.measure.replicas import Replicas
 from distperf.model.blueprint import Blueprint, blueprint_of, refuse_unmatched
 from distperf.model.loss import loss_sum
+from distperf.offload.keeping import Offload, rank_files
 from distperf.optim.schedules import lr_at
 from distperf.parallel.engine import DTYPES, Engine, build_engine
 from distperf.parallel.mesh import Mesh
@@ -100,6 +102,7 @@ def build_trainer(
     Raises:
         DistperfError: the model cannot be divided as the recipe asks.
         DataError: there is too little data.
+        OffloadError: a drive is too small.
     """
     assembly = assemble(spec, blueprint, mesh, device)
     engine = _build_engine(spec, blueprint, assembly, mesh, device)
@@ -151,6 +154,11 @@ def _build_engine(
         tied=blueprint.shared if mesh.shape.pp > 1 else (),
         ends_apart=not schedule.v_shaped,
         reshards=mesh.shape.pp == 1 or not schedule.splits_backward,
+        offload=Offload(
+            spec.offload.optimizer,
+            spec.offload.optimizer_fraction,
+            rank_files(spec.offload.path, spec.run_id, dist.get_rank()),
+        ),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import closing
 from typing import NoReturn
 
 import torch
@@ -18,11 +19,12 @@ from distperf.data.together import open_data
 from distperf.failure import report_failure
 from distperf.measure.progress import Progress, Workload
 from distperf.measure.recorder import answer_requests
+from distperf.offload.keeping import check_drives
 from distperf.parallel.fp8 import refuse_without_units
 from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.estimate import known_parameters
-from distperf.recipe.runspec import RunSpec
+from distperf.recipe.runspec import OffloadSpec, RunSpec
 from distperf.saving import Checkpoints, compares, is_due, resume
 from distperf.stop import StopRequest
 from distperf.trainer import Trainer
@@ -51,8 +53,9 @@ def run() -> bool:
     trainer, workload, data = _build(orders, ranks, device, store)
     progress, origin = Progress(reporter(), ranks.rank, orders.attempt, workload), orders.origin(data)
     progress.say(_description(orders.spec, device))
-    done = resume(orders.spec.checkpoint, origin, trainer, progress)
-    finished = train(orders.spec, origin, trainer, progress, done)
+    with closing(trainer.engine):
+        done = resume(orders.spec.checkpoint, origin, trainer, progress)
+        finished = train(orders.spec, origin, trainer, progress, done)
     if finished:
         reporter().send("done")
     leave()
@@ -69,6 +72,7 @@ def _build(
     spec = orders.spec
     if spec.precision == "fp8":
         refuse_without_units(device)
+    check_drives(spec.offload.path)
     blueprint = orders.blueprint()
     workload = build_workload(spec, blueprint, device)
     reporter().send("phase", phase="data")
@@ -119,8 +123,15 @@ def _description(spec: RunSpec, device: torch.device) -> str:
         f"{spec.name}: {counted}{spec.precision}, "
         f"ZeRO-{spec.parallel.zero} on {_ranks(spec)} ({device.type}); {source}; "
         f"{train.steps} steps of {train.global_batch} x {data.seq_len} tokens "
-        f"(micro-batch {train.micro_batch}, accumulation {train.accumulation})"
+        f"(micro-batch {train.micro_batch}, accumulation {train.accumulation}){_away(spec.offload)}"
     )
+
+
+def _away(offload: OffloadSpec) -> str:
+    if offload.optimizer == "none":
+        return ""
+    place = "host memory" if offload.optimizer == "cpu" else ", ".join(offload.path)
+    return f"; {offload.optimizer_fraction:.0%} of optimizer state in {place}"
 
 
 def _ranks(spec: RunSpec) -> str:

@@ -17,6 +17,7 @@ from distperf.recipe.runspec import (
     HfSpec,
     ModelFamily,
     ModelSpec,
+    OffloadSpec,
     OptimizerSpec,
     ParallelSpec,
     RunSpec,
@@ -74,6 +75,9 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
+        offload=OffloadSpec(
+            recipe.offload.optimizer, recipe.offload.optimizer_fraction, recipe.offload.path or ()
+        ),
         activation_checkpoint=recipe.activation_checkpoint,
         checkpoint=CheckpointSpec(
             every_steps=checkpoint.every_steps,
@@ -81,11 +85,21 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
             keep=checkpoint.keep,
             dir=checkpoint_dir,
             keep_every=checkpoint.keep_every,
-            asynchronous=checkpoint.asynchronous,
+            asynchronous=_asynchronous(recipe, reasons),
             on_error=checkpoint.on_error,
         ),
         reasons=reasons,
     )
+
+
+def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:
+    """Whether saves are written beside training: not where the state rests on drives because memory has no room."""
+    if recipe.checkpoint.asynchronous and recipe.offload.optimizer == "nvme":
+        reasons["checkpoint.async"] = (
+            "false: state that rests on drives is not copied to host memory for a save"
+        )
+        return False
+    return recipe.checkpoint.asynchronous
 
 
 def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> MeshShape:

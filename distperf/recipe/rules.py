@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distperf.recipe.context_rules import context_problem
 from distperf.recipe.launching import LaunchSection
+from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES
 from distperf.recipe.schema import Recipe
@@ -21,6 +22,7 @@ TRAINING_KEYS = (
     "optimizer",
     "precision",
     "parallel",
+    "offload",
     "activation_checkpoint",
     "checkpoint",
 )
@@ -68,6 +70,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
     yield from _split_backward(recipe)
+    yield from (Fault(*fault) for fault in offload_faults(recipe.offload, recipe.parallel))
     yield from _launch(recipe.launch)
     if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":
         text = (

@@ -137,6 +137,15 @@ class ParallelSpec:
 
 
 @dataclass(frozen=True)
+class OffloadSpec:
+    """Where optimizer state rests. `path`: folders on drives, one a drive, relative to where ranks run."""
+
+    optimizer: str  # none | cpu | nvme
+    optimizer_fraction: float  # of the state; the rest stays with the weights
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CheckpointSpec:
     """every_steps 0 and save_last false: none is written. `dir` is absolute, one folder seen by all nodes."""
 
@@ -170,6 +179,7 @@ class RunSpec:
     optimizer: OptimizerSpec
     precision: str  # fp32 | bf16 | fp16 | fp8
     parallel: ParallelSpec
+    offload: OffloadSpec
     activation_checkpoint: str  # none | selective | full
     checkpoint: CheckpointSpec
     reasons: dict[str, str]  # recipe key -> why its "auto" became what it is

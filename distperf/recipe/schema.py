@@ -16,6 +16,7 @@ from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
     ModelSection,
+    OffloadSection,
     OptimizerSection,
     ParallelSection,
     Section,
@@ -60,6 +61,10 @@ class Recipe(Section):
     )
     parallel: ParallelSection = Field(
         default_factory=ParallelSection, description="How the model's state is divided over ranks."
+    )
+    offload: OffloadSection = Field(
+        default_factory=OffloadSection,
+        description="What of the model's state rests outside of the devices' memory.",
     )
     activation_checkpoint: Annotated[str, choice("none", "selective", "full")] = Field(
         default="none",

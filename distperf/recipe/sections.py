@@ -13,6 +13,7 @@ from distperf.recipe.kinds import (
     choice,
     flag,
     number,
+    one_or_more,
     or_auto,
     or_null,
     pair,
@@ -296,6 +297,26 @@ class ParallelSection(Section):
     )
 
 
+class OffloadSection(Section):
+    """What rests outside of the devices' memory, and where. Results are the same to the bit, if kernels are."""
+
+    optimizer: Annotated[str, choice("none", "cpu", "nvme")] = Field(
+        default="none",
+        description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
+        "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
+        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2.",
+    )
+    optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
+        default=1.0,
+        description="Share of that state that is offloaded; the rest stays with the weights. Default: all.",
+    )
+    path: Annotated[tuple[str, ...] | None, or_null(one_or_more(text("a path")))] = Field(
+        default=None,
+        description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
+        "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
+    )
+
+
 class CheckpointSection(Section):
     """When the run is saved, and what is kept."""
 
@@ -319,7 +340,7 @@ class CheckpointSection(Section):
         default=True,
         description="Training stops only for a copy to host memory, of as many bytes as a rank saves, and a thread "
         "writes that beside the next steps. One at a time: a save waits for the one before. false: training waits "
-        "until the checkpoint is there.",
+        "until the checkpoint is there; also with offload.optimizer: nvme, whose state has no second place in memory.",
     )
     on_error: Annotated[str, choice("continue", "stop")] = Field(
         default="continue",

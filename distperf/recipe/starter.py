@@ -52,6 +52,11 @@ parallel:
   pp_schedule: 1f1b             # gpipe, 1f1b, interleaved_1f1b, zero_bubble, zbv or dualpipev
   pp_layers: auto               # or layers of each stage, as a list
 
+offload:
+  optimizer: none               # cpu or nvme: where its state rests; exact, and slower
+  optimizer_fraction: 1.0       # share of that state
+  path: null                    # for nvme: a folder on the drive, or a list of such
+
 activation_checkpoint: none     # selective or full: less memory, more arithmetic
 
 checkpoint:

@@ -229,7 +229,7 @@ def test_a_split_backward_pass_goes_with_neither_recomputation_nor_compiling(pro
     load(compiled + parallel % "1f1b" + keys)
 
 
-@pytest.mark.parametrize("key", ["async", "offload", "eval"])
+@pytest.mark.parametrize("key", ["async", "eval"])
 def test_what_does_not_work_yet_is_unknown(problems, key):
     """A key is in the schema from the day it works."""
     assert "unknown key" in problems(BASE + f"{key}: {{}}\n")[0]
