@@ -16,9 +16,10 @@ from ranks import run_ranks
 from torch import Tensor, nn
 
 from distperf.build import build_trainer
+from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.manifest import Origin
-from distperf.checkpoint.save import CheckpointWriter
+from distperf.checkpoint.save import CheckpointWriter, Position
 from distperf.data.store import open_store
 from distperf.errors import OffloadError
 from distperf.model.blueprint import blueprint_of
@@ -161,9 +162,8 @@ def saved_and_resumed(text: str, folder: str) -> dict[str, Any]:
         before = [trainer.step(step) for step in (1, 2)]
         origin = Origin(f"run-{saver}", "n", 1, 2, {}, spec.precision, spec.parallel.zero, {})
         find_start(f"{folder}/{saver}", origin, "")
-        CheckpointWriter(f"{folder}/{saver}", origin, 0).save(
-            2, trainer.engine.state(), optimizer_step=2, tokens=0, samples=0
-        )
+        writer = CheckpointWriter(f"{folder}/{saver}", origin, Retention(0))
+        writer.save(Position(2, optimizer_step=2, tokens=0, samples=0), trainer.engine.state())
         found[f"{saver} on"] = losses(trainer, 3, 4)
         assert all(not result.skipped for result in before)
         for zero, tier in ((1, "none"), (1, "nvme"), (2, "half on two drives"), (0, "nvme")):
