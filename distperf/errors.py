@@ -6,6 +6,7 @@ DistperfError                      exit code
     MeshError                      2   the parallel axes do not multiply to the world size
   ModelError                       1   a model that cannot be had, or not be trained as the recipe asks
   DataError                        1   text or token shards missing, too small, or damaged
+  OffloadError                     1   a tier cannot hold, write or give back optimizer state
   CheckpointError                  1   could not be written or read
     CheckpointMissing              1   none there, or not complete
 """
@@ -43,6 +44,10 @@ class ModelError(DistperfError):
 
 class DataError(DistperfError):
     """Training data cannot be used."""
+
+
+class OffloadError(DistperfError):
+    """State cannot be kept on a drive, or be had back from it. Names the file or folder."""
 
 
 class CheckpointError(DistperfError):

@@ -42,6 +42,7 @@ class Needs:
     modules: tuple[str, ...]  # whose versions are asked for
     shared_dir: str | None  # must be one folder on all nodes
     setup: Setup = NO_SETUP
+    drives: tuple[str, ...] = ()  # folders that ranks put offloaded state in, on every node
 
 
 def failing(checks: Mapping[str, Iterable[Check]]) -> list[str]:
@@ -170,6 +171,17 @@ def address(found: str | None, interfaces: Mapping[str, Iterable[str]], alone: b
 
 
 # One folder seen by all.
+
+
+def drive(folder: str, space: Mapping[str, Any]) -> Check:
+    """Check `offload_path`: a folder of offload.path on a node. What is there of room is seen when ranks take it."""
+    name, remedy = "offload_path", "make it there, mount the drive, or name another folder with offload.path"
+    if space["at"] != folder:
+        return Check(name, False, f"offload.path {folder} is no folder there", "a folder", remedy)
+    if space["error"]:
+        found = f"cannot write to offload.path {folder}: {space['error']}"
+        return Check(name, False, found, "a folder that can be written", "let this user write there")
+    return Check(name, True, f"{folder}, {words.size(space['free_bytes'])} free")
 
 
 def shared_folder(

@@ -50,6 +50,8 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
         "parameters_bytes": state and state.parameters_bytes,
         "gradients_bytes": state and state.gradients_bytes,
         "optimizer_bytes": state and state.optimizer_bytes,
+        "host_bytes": state and state.host_bytes,
+        "disk_bytes": state and state.disk_bytes,
         "activations_bytes": None,
         "other_bytes": None,
         "total_bytes": None,
@@ -129,7 +131,10 @@ def _state_text(per_rank: dict[str, Any]) -> str:
     if per_rank["parameters_bytes"] is None:
         return ONCE_BUILT
     kinds = ("parameters", "gradients", "optimizer")
-    return ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds)
+    found = ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds)
+    away = [f"{words.size(per_rank[f'{where}_bytes'])} on {name}"
+            for where, name in (("host", "the host"), ("disk", "drives")) if per_rank[f"{where}_bytes"]]  # fmt: skip
+    return found + (f" (and {away[0]})" if away else "")
 
 
 def _state(planned: Planned) -> StateBytes | None:

@@ -112,6 +112,7 @@ def needs(parsed: Parsed, check: bool) -> Needs:
         training=training,
         modules=MODULES if training else (),
         shared_dir=checkpoint_folder(parsed) if saves else None,
+        drives=(recipe.offload.path or ()) if training else (),
         setup=Setup(recipe.launch.setup, environment(recipe), recipe.launch.env_secret),
     )
 

@@ -6,6 +6,7 @@ sign of trouble, with all nodes' faults in one error; `check` goes on with the n
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,8 @@ class _Quick:
         addresses = self._addresses(alone)
         if self._needs.shared_dir is not None:
             self._shared(self._needs.shared_dir)
+        for drive in self._needs.drives:
+            self._drive(drive)
         facts = {
             host: NodeFacts(
                 pythons[host],
@@ -156,6 +159,17 @@ class _Quick:
         for host in self._alive():
             self._checks[host].append(checks.address(told[host], self._interfaces(host), alone))
         return {host: str(found) for host, found in told.items() if alone or checks.usable(found)}
+
+    def _drive(self, drive: str) -> None:
+        """See that every node has a folder for offloaded state."""
+        folders = {
+            name: os.path.normpath(os.path.join(host.workdir or self._needs.workdir, drive))
+            for name, host in self._hosts.items()
+            if name not in self._lost
+        }
+        questions = {name: ("space", {"folder": folder}) for name, folder in folders.items()}
+        for name, answer in self._ask(questions, "offload_path").items():
+            self._checks[name].append(checks.drive(folders[name], answer))
 
     def _shared(self, folder: str) -> None:
         """Prove that all nodes see one folder: the first node writes, the others read."""

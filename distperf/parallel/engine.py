@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from distperf.offload.keeping import NO_OFFLOAD, Offload
 from distperf.parallel.flat import FlatEngine
 from distperf.parallel.fsdp import Policy
 from distperf.parallel.live import FlatPlan
@@ -81,7 +82,14 @@ class Engine(Protocol):
         ...
 
     def memory(self) -> dict[str, int]:
-        """parameters_bytes, gradients_bytes, optimizer_bytes and buckets_bytes (transient), at their peak."""
+        """parameters_bytes, gradients_bytes, optimizer_bytes and buckets_bytes (transient), at their peak.
+
+        With offload also host_bytes and disk_bytes.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what would outlive the process: files of offloaded state."""
         ...
 
 
@@ -98,6 +106,7 @@ def build_engine(
     tied: Collection[str] = (),
     ends_apart: bool = True,
     reshards: bool = True,
+    offload: Offload = NO_OFFLOAD,
 ) -> Engine:
     """An engine around a model on the meta device, with the values that `fill` gives. Collective.
 
@@ -107,10 +116,11 @@ def build_engine(
     `parts`: the model, or the pipeline stages of it that this rank holds; a parameter is a DTensor where it is divided
     over the tp axis. `precision`: a key of DTYPES. `accumulation`: micro-batches a step. `tied`: names of parameters
     that first and last pipeline stage share; `ends_apart`: these two are on different ranks. `reshards`: stage 3 lets
-    go of gathered weights between forward and backward pass.
+    go of gathered weights between forward and backward pass. `offload`: where optimizer state rests.
 
     Raises:
         DistperfError: a parameter or buffer of the model cannot be used as it is.
+        OffloadError: a drive is too small or cannot be written.
 
     Cost: stages 0 to 2 as one all-gather of the weights.
     """
@@ -131,6 +141,6 @@ def build_engine(
     else:
         stage = min(zero, 1 if pipelined else 2)
         plan = FlatPlan(stage, dtype, accumulates=accumulation > 1, pipelined=pipelined)
-        engine = FlatEngine(parts, plan, sharing, device, optimizer, tied)
+        engine = FlatEngine(parts, plan, sharing, device, optimizer, tied, offload)
     engine.fill(fill)
     return engine

@@ -19,7 +19,8 @@ Source: Rajbhandari et al., arXiv:1910.02054 (ZeRO); Li et al., arXiv:2006.15704
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -27,10 +28,13 @@ from torch import Tensor, nn
 
 from distperf.errors import DistperfError
 from distperf.measure.memory import storage_bytes
-from distperf.optim.adamw import Moments, Update
+from distperf.offload.keeping import NO_OFFLOAD, Offload, keep
+from distperf.offload.moving import move
+from distperf.offload.states import State, frozen
+from distperf.optim.adamw import Update
 from distperf.optim.clip import sum_of_squares
 from distperf.parallel.background import Background, Task
-from distperf.parallel.buckets import layout
+from distperf.parallel.buckets import Overlap, layout, overlaps
 from distperf.parallel.collectives import Pending, start_gather, start_reduce, sum_in_place
 from distperf.parallel.live import FlatPlan, LiveBucket, slot_view
 from distperf.parallel.materialize import (
@@ -49,9 +53,6 @@ from distperf.recipe.runspec import OptimizerSpec
 # Reductions under way at a time: bounds transient memory, and lets a rank be ahead of the others for a while.
 MAX_REDUCING = 2
 
-# Weights updated at a time in bf16: the cast gradient and the new working copy then stay in cache.
-UPDATE_BLOCK = 1 << 18
-
 
 class FlatEngine:
     """Trains a model with ZeRO stage 0, 1 or 2. The seam is described at `engine.Engine`."""
@@ -64,6 +65,7 @@ class FlatEngine:
         device: torch.device,
         optimizer: OptimizerSpec,
         tied: Collection[str] = (),
+        offload: Offload = NO_OFFLOAD,
     ) -> None:
         self.parts = parts
         self.optimizer_step = 0
@@ -74,8 +76,13 @@ class FlatEngine:
         largest = max((b.size for b in buckets if b.trainable), default=0)
         self._lent = Scratch(device, largest)
         self._received = Scratch(device, largest - largest // peers.size)
-        self._live = [LiveBucket.allocate(b, plan, peers, sharing.sums(b.tied), device) for b in buckets]
+        self._live = [
+            LiveBucket.allocate(at, bucket, plan, peers, sharing.sums(bucket.tied), device)
+            for at, bucket in enumerate(buckets)
+        ]
         self._trained = [live for live in self._live if live.bucket.trainable]
+        kept = [self._kept(live, live.working) for live in self._trained]
+        self._states, self._lane = keep(offload, kept, device, plan.gradient_dtype)
         self._reduces = False  # the running backward pass ends in reductions
         self._last = False  # it is the last one of its step
         self._next = 0  # first bucket whose reduction has not started in it
@@ -111,12 +118,11 @@ class FlatEngine:
         Cost: as `start_gather` of every bucket.
         """
         for live in self._live:
-            shard = live.own(live.master)
-            for part in live.own_parts():
+            for state, part, place in self._own(live, self._views(live)):
                 stop = part.in_block + part.length
-                values = block_values(fill, part.slot.info, part.in_block, stop)
-                shard[part.in_shard :][: part.length].copy_(values)
+                state.master[place].copy_(block_values(fill, part.slot.info, part.in_block, stop))
             self._spread(live)
+        self._states.settle()
 
     # Backward
 
@@ -127,6 +133,8 @@ class FlatEngine:
         """
         self._settle()  # their buffers may be wanted again
         self._reduces, self._last = last or self._plan.stage == 2, last
+        if last:
+            self._states.prepare()
         self._next = 0
         for live in self._trained:
             live.awaited = set(range(len(live.bucket.slots)))
@@ -205,6 +213,8 @@ class FlatEngine:
                 sum_in_place(live.own(live.grads), peers, self._received)
         if last and self._plan.stage == 0:
             self._gathering.append(start_gather(live.grads, self._peers))
+        elif last:
+            self._send(live)
         if self._plan.stage == 2 and live.arriving is not None:
             self._lent.give(live.arriving)
             live.arriving = None
@@ -219,9 +229,18 @@ class FlatEngine:
         """
         if self._plan.pipelined:
             self._reduces, self._last, self._next = True, True, 0
+            self._states.prepare()
             self._reduce_until(len(self._trained))
         self._settle()
         self._wait_gathering()
+        if self._plan.stage == 0:
+            for live in self._trained:
+                self._send(live)
+
+    def _send(self, live: LiveBucket) -> None:
+        """Start complete gradients on their way to where they are wanted, if that is not here."""
+        if self._lane is not None:
+            self._lane.send(self._states.away(live.at), self._kept(live, live.grads))
 
     def _wait_gathering(self) -> None:
         for pending in self._gathering:
@@ -250,6 +269,8 @@ class FlatEngine:
         """Let go of this step's gradients without an update."""
         for live in self._trained:
             live.forget()
+        if self._lane is not None:
+            self._lane.forget()
 
     @torch.no_grad()
     def step(self, lr: float, grad_scale: Tensor | float) -> None:
@@ -260,40 +281,56 @@ class FlatEngine:
         self.optimizer_step += 1
         update = Update(self._spec, self.optimizer_step, lr, grad_scale)
         for live in self._trained:
-            self._update(live, update)
+            for state in self._states.updating(live.at):
+                self._update(live, state, update)
+            if self._lane is not None:
+                self._lane.join()
             if self._plan.stage > 0:
                 self._gathering.append(start_gather(live.working, self._peers))
             live.forget()
         self._wait_gathering()
 
-    def _update(self, live: LiveBucket, update: Update) -> None:
-        master, moments, treatment = live.master, live.moments, live.bucket.treatment
-        grads, working = self._kept(live, live.grads), self._kept(live, live.working)
-        if self._plan.dtype == torch.float32:
-            update.apply([master], [grads], [moments], treatment)
+    def _update(self, live: LiveBucket, state: State, update: Update) -> None:
+        part, treatment = state.span.part, live.bucket.treatment
+        working = self._kept(live, live.working)[part]
+        if self._lane is None or not state.span.away:
+            grads = self._kept(live, live.grads)[part]
+            move(state, grads, None if state.is_working else working, update, treatment)
             return
-        length = UPDATE_BLOCK if master.device.type == "cpu" else master.numel()
-        for start in range(0, master.numel(), length):
-            block = slice(start, start + length)
-            state = Moments(moments.exp_avg[block], moments.exp_avg_sq[block])
-            update.apply([master[block]], [grads[block].float()], [state], treatment)
-            working[block] = master[block]
+        move(state, self._lane.gradients(state.span), self._lane.stage(state.span), update, treatment)
+        self._lane.publish(working)
 
     # State
 
+    def _own(self, live: LiveBucket, views: list[State]) -> Iterator[tuple[State, Overlap, slice]]:
+        """What this rank's shard of a bucket holds of which parameter, and where in which state's tensors."""
+        low, high = live.bucket.shard(self._peers.rank, self._peers.size)
+        first = 0 if self._plan.stage == 0 else low  # of the bucket, what is kept begins here
+        for state in views:
+            origin = first + state.span.start
+            start, stop = max(low, origin), min(high, first + state.span.stop)
+            for part in overlaps(live.bucket, start, stop):
+                place = start - origin + part.in_shard
+                yield state, part, slice(place, place + part.length)
+
+    def _views(self, live: LiveBucket) -> list[State]:
+        if live.bucket.trainable:
+            return self._states.views(live.at)
+        return [frozen(self._kept(live, live.working))]
+
     def state(self) -> dict[str, OwnedTensor]:
         """Shards of weights and moments, as views. Stage 0 is divided among ranks likewise."""
-        owned = {}
+        owned: dict[str, OwnedTensor] = {}
         for live in self._live:
-            parts = live.own_parts()
-            for kind, kept in live.kinds().items():
-                shard, saves = live.own(kept), self._counts(live)
+            views, saves = self._views(live), self._counts(live)
+            for kind, kept in views[0].kinds.items():
                 for slot in live.bucket.slots:
                     owned[f"{kind}.{slot.fqn}"] = OwnedTensor(slot.info.shape, kept.dtype, (), saves)
-                for part in parts:
-                    info, held = part.slot.info, shard[part.in_shard :][: part.length]
-                    pieces = pieces_of(held, info.local_shape, part.in_block, info.offsets)
-                    owned[f"{kind}.{info.fqn}"] = OwnedTensor(info.shape, kept.dtype, pieces, saves)
+            for state, part, place in self._own(live, views):
+                for kind, kept in state.kinds.items():
+                    held, name = part.slot.info, f"{kind}.{part.slot.fqn}"
+                    pieces = pieces_of(kept[place], held.local_shape, part.in_block, held.offsets)
+                    owned[name] = replace(owned[name], pieces=owned[name].pieces + pieces)
         return owned
 
     @torch.no_grad()
@@ -305,28 +342,50 @@ class FlatEngine:
         for live in self._live:
             self._spread(live)
             if self._plan.stage == 0 and live.bucket.trainable:
-                start_gather(live.moments.exp_avg, self._peers).wait()
-                start_gather(live.moments.exp_avg_sq, self._peers).wait()
+                self._gather_kind(live, "optimizer.exp_avg")
+                self._gather_kind(live, "optimizer.exp_avg_sq")
+        self._states.settle()
 
     def _spread(self, live: LiveBucket) -> None:
-        """Working weights of all ranks from the shards of `master`."""
-        whole = live.master if self._plan.stage == 0 else live.working
-        if self._plan.stage > 0 and live.has_master:
-            live.own(live.working).copy_(live.master)
-        start_gather(whole, self._peers).wait()
-        if self._plan.stage == 0 and live.has_master:
-            live.working.copy_(whole)
+        """Working weights of all ranks from the shards of fp32 weights."""
+        apart = [state for state in self._views(live) if not state.is_working]
+        if self._plan.stage == 0 and apart:
+            self._gather_kind(live, "model")
+        for state in apart:
+            self._kept(live, live.working)[state.span.part].copy_(state.master)
+        if self._plan.stage > 0 or not apart:
+            start_gather(live.working, self._peers).wait()
+
+    def _gather_kind(self, live: LiveBucket, kind: str) -> None:
+        """In stage 0: all of a kind of state on every rank, from each one's shard."""
+        full = torch.empty(live.bucket.size, device=live.working.device)
+        places = [(full[state.span.part], state.kinds[kind]) for state in self._views(live)]
+        for place, kept in places:
+            place.copy_(kept)
+        start_gather(full, self._peers).wait()
+        for place, kept in places:
+            kept.copy_(place)
 
     def memory(self) -> dict[str, int]:
-        """Bytes of live tensors; `buckets_bytes` is the peak of gradients on their way."""
-        masters = [live.master for live in self._trained if live.has_master]
-        moments = [t for live in self._trained for t in (live.moments.exp_avg, live.moments.exp_avg_sq)]
-        return {
+        """Bytes of live tensors; `buckets_bytes` is the peak of what is under way, also to and from drives.
+
+        `host_bytes` and `disk_bytes`: what of the optimizer's state rests elsewhere, with gradients sent after it.
+        """
+        found = {
             "parameters_bytes": storage_bytes(live.working for live in self._live),
             "gradients_bytes": storage_bytes(live.grads for live in self._trained),
-            "optimizer_bytes": storage_bytes(masters + moments),
+            "optimizer_bytes": 0,
             "buckets_bytes": self._lent.bytes + self._received.bytes,
+            "host_bytes": 0 if self._lane is None else self._lane.bytes,
+            "disk_bytes": 0,
         }
+        for kind, size in self._states.memory().items():
+            found[kind] += size
+        return found
+
+    def close(self) -> None:
+        """Remove what of the state is on disk."""
+        self._states.close()
 
     def _kept(self, live: LiveBucket, whole: Tensor) -> Tensor:
         """What this rank updates: everything in stage 0, else its shard."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from distperf.optim.adamw import Moments
 from distperf.parallel.buckets import BUCKET_BYTES, Bucket, Overlap, Slot, overlaps
 from distperf.parallel.collectives import Peers
 
@@ -34,19 +33,16 @@ class FlatPlan:
 class LiveBucket:
     """The tensors behind a bucket, and how far the running backward pass has got with it.
 
-    working (P,): the model's parameters are views of it. master: fp32 weights that the optimizer moves, (P,) in
-    stage 0 and (S,) otherwise; in fp32 and for frozen parameters a view of `working`. moments: like master.
-    grads: (P,), in stage 2 (S,). Frozen buckets have empty grads and moments.
+    working (P,): the model's parameters are views of it. grads: (P,), in stage 2 (S,), empty for frozen buckets.
     `sums`: ranks with copies of this shard, over which its gradients are added up too.
     """
 
+    at: int  # among the buckets, of which those that are not trained come last
     bucket: Bucket
     peers: Peers
     sums: tuple[Peers, ...]
     working: Tensor
-    master: Tensor
     grads: Tensor
-    moments: Moments
     arriving: Tensor | None = None  # (P,) where gradients are put
     seen: set[int] = field(default_factory=set)  # slots of `arriving` that hold a gradient
     awaited: set[int] = field(default_factory=set)  # slots still without a gradient in this backward pass
@@ -54,23 +50,21 @@ class LiveBucket:
 
     @classmethod
     def allocate(
-        cls, bucket: Bucket, plan: FlatPlan, peers: Peers, sums: tuple[Peers, ...], device: torch.device
+        cls,
+        at: int,
+        bucket: Bucket,
+        plan: FlatPlan,
+        peers: Peers,
+        sums: tuple[Peers, ...],
+        device: torch.device,
     ) -> LiveBucket:
         """Memory for a bucket: zeros so far."""
         working = torch.zeros(bucket.size, dtype=plan.dtype, device=device)
-        kept = working if plan.stage == 0 else peers.shard(working)
         if not bucket.trainable:
-            nothing = torch.empty(0, device=device)
-            return cls(bucket, peers, sums, working, kept, nothing, Moments.zeros_like(nothing))
-        master = kept.float()  # the same tensor where it is fp32 already
+            return cls(at, bucket, peers, sums, working, torch.empty(0, device=device))
         length = bucket.size // peers.size if plan.stage == 2 else bucket.size
         grads = torch.zeros(length, dtype=plan.gradient_dtype, device=device)
-        return cls(bucket, peers, sums, working, master, grads, Moments.zeros_like(master))
-
-    @property
-    def has_master(self) -> bool:
-        """Whether weights are kept a second time, in fp32."""
-        return self.master.dtype != self.working.dtype
+        return cls(at, bucket, peers, sums, working, grads)
 
     def own(self, kept: Tensor) -> Tensor:
         """(S,) this rank's shard of something kept whole or only as that shard."""
@@ -84,16 +78,6 @@ class LiveBucket:
         """Let go of this step's gradients."""
         self.seen.clear()
         self.reduced = False
-
-    def kinds(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps, by the first part of its name."""
-        if not self.bucket.trainable:
-            return {"model": self.master}
-        return {
-            "model": self.master,
-            "optimizer.exp_avg": self.moments.exp_avg,
-            "optimizer.exp_avg_sq": self.moments.exp_avg_sq,
-        }
 
 
 def slot_view(full: Tensor, slot: Slot) -> Tensor:

@@ -208,6 +208,9 @@ class ShardedEngine:
             "buckets_bytes": 0,
         }
 
+    def close(self) -> None:
+        """Nothing of it outlives the process."""
+
     def _gathered_bytes(self) -> int:
         """Of whole weights that are there all at once."""
         if self._policy.reshards:

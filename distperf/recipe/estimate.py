@@ -14,6 +14,8 @@ class StateBytes:
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
+    host_bytes: int = 0  # optimizer state in host memory, where a recipe asks for that
+    disk_bytes: int = 0  # optimizer state on drives
     notes: tuple[str, ...] = ()  # where the engine keeps more than the table says, and why
 
 

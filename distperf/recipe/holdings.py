@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from distperf.recipe.estimate import StateBytes, layer_parameter_count, model_state
+from distperf.recipe.offload_rules import offloaded
 from distperf.recipe.runspec import ModelSpec, ParallelSpec, RunSpec
 from distperf.recipe.schedules import reshards, stages_of
 from distperf.recipe.stages import Stage, stages
@@ -13,7 +14,7 @@ def largest_state(spec: RunSpec) -> StateBytes | None:
     model, parallel = spec.model, spec.parallel
     if not isinstance(model, ModelSpec):
         return None
-    return model_state(
+    state = model_state(
         max(rank_parameters(model, parallel)),
         spec.precision,
         parallel.zero,
@@ -22,6 +23,7 @@ def largest_state(spec: RunSpec) -> StateBytes | None:
         pipelined=parallel.pp > 1,
         reshards=parallel.pp == 1 or reshards(parallel.pp_schedule),
     )
+    return offloaded(state, spec.offload)
 
 
 def rank_parameters(model: ModelSpec, parallel: ParallelSpec) -> tuple[int, ...]:

@@ -94,13 +94,18 @@ def _parse_whole(value: object) -> int | None:
     return int(number) if abs(number) <= LARGEST_EXACT and number.is_integer() else None
 
 
-def number(*, above: float | None = None, least: float = 0.0, below: float | None = None) -> Kind:
-    """A finite number greater than `above`, or from `least`, and less than `below`."""
+def number(
+    *, above: float | None = None, least: float = 0.0, below: float | None = None, most: float | None = None
+) -> Kind:
+    """A finite number greater than `above`, or from `least`, and less than `below`, or up to `most`."""
     wants = f"a number of at least {least:g}" if above is None else f"a number above {above:g}"
     schema = {"minimum": least} if above is None else {"exclusiveMinimum": above}
     if below is not None:
         wants += f" and below {below:g}"
         schema["exclusiveMaximum"] = below
+    if most is not None:
+        wants += f" and at most {most:g}"
+        schema["maximum"] = most
 
     def read(value: object) -> float:
         plain = isinstance(value, Plain) and NUMBER.fullmatch(value)
@@ -108,7 +113,8 @@ def number(*, above: float | None = None, least: float = 0.0, below: float | Non
             raise refusal(value, wants, _number_hint(value))
         parsed = float(value)  # type: ignore[arg-type]  # text that is a number, or a number
         enough = parsed >= least if above is None else parsed > above
-        if not (enough and parsed < (float("inf") if below is None else below)):
+        few = parsed < (float("inf") if below is None else below) and (most is None or parsed <= most)
+        if not (enough and few):
             raise refusal(value, wants)
         return parsed
 
@@ -145,6 +151,45 @@ def whole_list(least: int) -> Kind:
             raise ValueError(f"holds one that {error}") from None
 
     return Kind(wants, read, {"type": "array", "items": kind.json_schema, "minItems": 1})
+
+
+def one_or_more(kind: Kind) -> Kind:
+    """One of another kind, or a list of them."""
+    wants = f"{kind.wants}, or a list of such"
+
+    def read(value: object) -> tuple[object, ...]:
+        if not isinstance(value, tuple):
+            return (kind.read(value),)
+        if not value:
+            raise refusal(value, wants)
+        try:
+            return tuple(kind.read(item) for item in value)
+        except ValueError as error:
+            raise ValueError(f"holds one that {error}") from None
+
+    listed = {"type": "array", "items": kind.json_schema, "minItems": 1}
+    return Kind(wants, read, {"anyOf": [kind.json_schema, listed]})
+
+
+def or_list(kind: Kind, item: Kind) -> Kind:
+    """Another kind, or a list of a third, one or more of them."""
+    wants = f"{kind.wants}, or a list, each {item.wants}"
+
+    def read(value: object) -> object:
+        if not isinstance(value, tuple):
+            try:
+                return kind.read(value)
+            except ValueError:
+                raise refusal(value, wants, _number_hint(value)) from None
+        if not value:
+            raise refusal(value, wants)
+        try:
+            return tuple(item.read(each) for each in value)
+        except ValueError as error:
+            raise ValueError(f"holds one that {error}") from None
+
+    listed = {"type": "array", "items": item.json_schema, "minItems": 1}
+    return Kind(wants, read, {"anyOf": [kind.json_schema, listed]})
 
 
 def arguments() -> Kind:

@@ -12,11 +12,13 @@ from distperf.recipe.runspec import (
     RUNSPEC_SCHEMA,
     CheckpointSpec,
     DataSpec,
+    EvalSpec,
     FactorySpec,
     GroupSpec,
     HfSpec,
     ModelFamily,
     ModelSpec,
+    OffloadSpec,
     OptimizerSpec,
     ParallelSpec,
     RunSpec,
@@ -24,7 +26,14 @@ from distperf.recipe.runspec import (
     TrainSpec,
 )
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import Auto, DataSection, GroupSection, ModelSection, OptimizerSection
+from distperf.recipe.sections import (
+    Auto,
+    DataSection,
+    EvalSection,
+    GroupSection,
+    ModelSection,
+    OptimizerSection,
+)
 from distperf.recipe.stages import (
     MICRO_BATCHES_PER_RANK,
     auto_micro_batch,
@@ -74,11 +83,27 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
+        offload=OffloadSpec(
+            recipe.offload.optimizer, recipe.offload.optimizer_fraction, recipe.offload.path or ()
+        ),
         activation_checkpoint=recipe.activation_checkpoint,
         checkpoint=CheckpointSpec(
             checkpoint.every_steps, checkpoint.save_last, checkpoint.keep, checkpoint_dir
         ),
+        evaluation=_evaluation(recipe.eval, batch, reasons),
         reasons=reasons,
+    )
+
+
+def _evaluation(evaluation: EvalSection, batch: Batch, reasons: dict[str, str]) -> EvalSpec:
+    batches = None if evaluation.batches == "all" else evaluation.batches
+    micro = _given(evaluation.micro_batch)
+    if micro is None and evaluation.every_steps:
+        reasons["eval.micro_batch"] = f"{batch.micro_batch}: as in training"
+    return EvalSpec(
+        every_steps=evaluation.every_steps,
+        samples=None if batches is None else batches * batch.global_batch,
+        micro_batch=micro or batch.micro_batch,
     )
 
 
@@ -184,6 +209,8 @@ def _data(data: DataSection) -> DataSpec:
         tokenizer=data.tokenizer,
         seq_len=data.seq_len,
         boundary=data.boundary,
+        validation_share=data.validation if isinstance(data.validation, float) else 0.0,
+        validation=data.validation if isinstance(data.validation, tuple) else (),
     )
 
 

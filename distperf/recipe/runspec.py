@@ -64,6 +64,8 @@ class DataSpec:
     tokenizer: str  # "byte", or the path of a tokenizers JSON file
     seq_len: int
     boundary: str  # "predict": across documents too | "mask": no loss on the first token of a document
+    validation_share: float  # of the samples, the last ones, that are not trained on
+    validation: tuple[str, ...]  # or other files (globs where there is text, else shard folders)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ class TrainSpec:
     grad_clip: float | None
     compile: bool
     check_replicas_every: int  # steps; 0: never
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """every_steps 0: never. `samples`: at most so many of those that are held back; None: all."""
+
+    every_steps: int
+    samples: int | None
+    micro_batch: int
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,15 @@ class ParallelSpec:
 
 
 @dataclass(frozen=True)
+class OffloadSpec:
+    """Where optimizer state rests. `path`: folders on drives, one a drive, relative to where ranks run."""
+
+    optimizer: str  # none | cpu | nvme
+    optimizer_fraction: float  # of the state; the rest stays with the weights
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CheckpointSpec:
     """every_steps 0 and save_last false: none is written. `dir` is absolute, one folder seen by all nodes."""
 
@@ -167,8 +187,10 @@ class RunSpec:
     optimizer: OptimizerSpec
     precision: str  # fp32 | bf16 | fp16 | fp8
     parallel: ParallelSpec
+    offload: OffloadSpec
     activation_checkpoint: str  # none | selective | full
     checkpoint: CheckpointSpec
+    evaluation: EvalSpec
     reasons: dict[str, str]  # recipe key -> why its "auto" became what it is
 
 

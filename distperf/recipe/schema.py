@@ -15,7 +15,9 @@ from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
+    EvalSection,
     ModelSection,
+    OffloadSection,
     OptimizerSection,
     ParallelSection,
     Section,
@@ -61,6 +63,10 @@ class Recipe(Section):
     parallel: ParallelSection = Field(
         default_factory=ParallelSection, description="How the model's state is divided over ranks."
     )
+    offload: OffloadSection = Field(
+        default_factory=OffloadSection,
+        description="What of the model's state rests outside of the devices' memory.",
+    )
     activation_checkpoint: Annotated[str, choice("none", "selective", "full")] = Field(
         default="none",
         description="What layers keep between forward and backward pass. none: all that the backward pass needs (the "
@@ -69,6 +75,9 @@ class Recipe(Section):
     )
     checkpoint: CheckpointSection = Field(
         default_factory=CheckpointSection, description="When the run is saved, and what is kept."
+    )
+    eval: EvalSection = Field(
+        default_factory=EvalSection, description="The loss on samples that are held back from training."
     )
     launch: LaunchSection = Field(
         default_factory=LaunchSection, description="How ranks are started and watched."

@@ -12,7 +12,9 @@ from distperf.recipe.kinds import (
     choice,
     flag,
     number,
+    one_or_more,
     or_auto,
+    or_list,
     or_null,
     pair,
     text,
@@ -25,6 +27,7 @@ FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 SIZES = {field.name for field in fields(Preset)} | {"dropout"}
 
 Auto = Literal["auto"]
+All = Literal["all"]
 
 Count = Annotated[int, whole(1)]
 CountOrNull = Annotated[int | None, or_null(whole(1))]
@@ -33,6 +36,10 @@ FlagOrNull = Annotated[bool | None, or_null(flag())]
 Path = Annotated[str, text("a path")]
 Pattern = Annotated[str, text("a pattern of parameter names")]
 Glob = Annotated[str, text("a path or a pattern of paths")]
+Held = Annotated[
+    float | tuple[str, ...] | None,
+    or_null(or_list(number(above=0, below=1), text("a path or a pattern of paths"))),
+]
 
 
 class Section(BaseModel):
@@ -137,6 +144,11 @@ class DataSection(Section):
     )
     seq_len: Count = Field(
         default=1024, description="Tokens of a sequence. The default suits small models on any device."
+    )
+    validation: Held = Field(
+        default=None,
+        description="What is held back from training, for eval: a share of the samples (the last ones), or a list of "
+        "other files (patterns beside text, folders of shards beside tokens), relative to launch.workdir.",
     )
     boundary: Annotated[str, choice("predict", "mask")] = Field(
         default="predict",
@@ -287,6 +299,44 @@ class ParallelSection(Section):
         default="auto",
         description="Layers of each pipeline stage in model order, as a list (two stages a rank with the last four "
         "schedules). auto: by cost, the head's included, so that the dearest stage is as cheap as can be.",
+    )
+
+
+class OffloadSection(Section):
+    """What rests outside of the devices' memory, and where. Results are the same to the bit, if kernels are."""
+
+    optimizer: Annotated[str, choice("none", "cpu", "nvme")] = Field(
+        default="none",
+        description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
+        "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
+        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2.",
+    )
+    optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
+        default=1.0,
+        description="Share of that state that is offloaded; the rest stays with the weights. Default: all.",
+    )
+    path: Annotated[tuple[str, ...] | None, or_null(one_or_more(text("a path")))] = Field(
+        default=None,
+        description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
+        "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
+    )
+
+
+class EvalSection(Section):
+    """The loss on samples that are held back from training (data.validation)."""
+
+    every_steps: Annotated[int, whole(0)] = Field(
+        default=0, description="Steps between evaluations; one after the last step too. 0: none at all."
+    )
+    batches: Annotated[int | All, or_auto(whole(1), "all")] = Field(
+        default=10,
+        description="How much is evaluated: as many samples as so many steps train on, always the same ones, each "
+        "once; all: every sample that is held back. The default suits a curve to look at.",
+    )
+    micro_batch: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Sequences of one forward on one rank; any number, without a backward pass. auto: "
+        "train.micro_batch.",
     )
 
 

@@ -16,6 +16,7 @@ data:
   tokenizer: byte               # or the path of a tokenizers JSON file
   seq_len: 256                  # tokens
   boundary: predict             # mask: no loss on the first token of a document
+  validation: null              # 0.01: a share that is held back for eval; or a list of other files
 
 train:
   steps: 200
@@ -52,6 +53,11 @@ parallel:
   pp_schedule: 1f1b             # gpipe, 1f1b, interleaved_1f1b, zero_bubble, zbv or dualpipev
   pp_layers: auto               # or layers of each stage, as a list
 
+offload:
+  optimizer: none               # cpu or nvme: where its state rests; exact, and slower
+  optimizer_fraction: 1.0       # share of that state
+  path: null                    # for nvme: a folder on the drive, or a list of such
+
 activation_checkpoint: none     # selective or full: less memory, more arithmetic
 
 checkpoint:
@@ -59,6 +65,11 @@ checkpoint:
   save_last: true
   keep: 3                       # newest ones; older ones are removed
   dir: null                     # default: checkpoints/ of the run; on several nodes, one folder that all of them see
+
+eval:
+  every_steps: 0                # 0: never; needs data.validation
+  batches: 10                   # as many samples as so many steps train on; all: whatever is held back
+  micro_batch: auto
 
 launch:
   nproc: auto                   # ranks per node where the hostfile gives no slots

@@ -153,6 +153,6 @@ _QUESTIONS: Dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         pick_port, source_address, interface, python, write_mark, read_mark, remove_mark,
-        probes.survey, probes.clock, probes.listen, probes.unlisten, probes.dial,
+        probes.survey, probes.space, probes.clock, probes.listen, probes.unlisten, probes.dial,
     )
 }  # fmt: skip

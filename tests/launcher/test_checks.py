@@ -125,3 +125,14 @@ def test_shared_folder():
     seen = checks.shared_folder("/c", "a", None, "t", {"b": "t", "c": None, "d": "old"})
     assert [seen[host].ok for host in "abcd"] == [True, True, False, False]
     assert "/c is not one folder" in seen["c"].found
+
+
+def test_drives_for_offload():
+    """A folder that is not there, or not writable, refuses the run; room is for the ranks to take."""
+    fine = {"at": "/nvme", "free_bytes": 1 << 30, "total_bytes": 1 << 40, "error": None}
+    assert checks.drive("/nvme", fine).ok
+    missing = checks.drive("/nvme/run", fine)
+    assert not missing.ok
+    assert missing.found == "offload.path /nvme/run is no folder there"
+    locked = checks.drive("/nvme", {**fine, "error": "Permission denied"})
+    assert (locked.ok, locked.found) == (False, "cannot write to offload.path /nvme: Permission denied")
