@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from distperf.data.loader import Loader
 from distperf.errors import DistperfError
 from distperf.model.blueprint import Blueprint
 from distperf.model.dropout import Draws, attach_draws
@@ -17,6 +16,7 @@ from distperf.parallel.fp8 import apply_fp8
 from distperf.parallel.mesh import Mesh
 from distperf.parallel.recompute import apply_recompute
 from distperf.parallel.tensor import apply_tensor_parallel
+from distperf.passes import Batches
 from distperf.recipe.runspec import RunSpec
 from distperf.recipe.stages import Stage, held_stages
 
@@ -72,7 +72,7 @@ def own_stages(spec: RunSpec, mesh: Mesh) -> tuple[Stage, ...]:
 class OwnRows:
     """A loader's micro-batches, of whose sequences this rank gets its part; tells dropout which samples they are."""
 
-    def __init__(self, loader: Loader, mesh: Mesh, method: str) -> None:
+    def __init__(self, loader: Batches, mesh: Mesh, method: str) -> None:
         self._loader = loader
         self._rank, self._size = mesh.coordinates["cp"], mesh.shape.cp
         self._method = method

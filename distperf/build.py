@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from distperf.assembly import Assembly, OwnRows, assemble
+from distperf.assembly import Assembly, OwnRows, assemble, own_stages
 from distperf.checkpoint.manifest import Origin
 from distperf.contract import ATTEMPT_ENV, RUNSPEC_ENV
 from distperf.data.loader import Loader
 from distperf.data.store import DataOrigin, SampleStore
+from distperf.data.validation import ValidationBatches
 from distperf.errors import DistperfError, MeshError
+from distperf.evaluation import Evaluator, Forward
 from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
 from distperf.measure.replicas import Replicas
@@ -23,6 +25,7 @@ from distperf.model.loss import loss_sum
 from distperf.offload.keeping import Offload, rank_files
 from distperf.optim.schedules import lr_at
 from distperf.parallel.engine import DTYPES, Engine, build_engine
+from distperf.parallel.forward import ForwardPipeline, owners_of
 from distperf.parallel.mesh import Mesh
 from distperf.parallel.pipeline import Pipelined
 from distperf.parallel.stage import Flow
@@ -31,6 +34,7 @@ from distperf.precision.scaling import LossScale
 from distperf.process_group import Ranks
 from distperf.recipe.runspec import HfSpec, ModelFamily, OptimizerSpec, RunSpec, from_json
 from distperf.recipe.schedules import SCHEDULES
+from distperf.recipe.stages import held_stages
 from distperf.trainer import Scaled, Trainer
 
 
@@ -121,6 +125,23 @@ def build_trainer(
     )
 
 
+def build_evaluator(
+    spec: RunSpec, blueprint: Blueprint, trainer: Trainer, held: SampleStore, mesh: Mesh, device: torch.device
+) -> Evaluator:
+    """What evaluates the trainer's model on samples that are held back."""
+    size, parts = mesh.shape.data_parallel_size, trainer.engine.parts
+    dealt = ValidationBatches(spec.data, held, spec.evaluation, spec.train.seed, _data_rank(mesh), size)
+    forward: Forward = parts[0]
+    if (group := mesh.group("pp")) is not None:
+        layers, schedule, ranks = spec.parallel.pp_layers, spec.parallel.pp_schedule, mesh.shape.pp
+        owners = owners_of(lambda rank: held_stages(layers, schedule, ranks, rank), ranks)
+        flow = _flow(spec, blueprint, mesh, spec.evaluation.micro_batch)
+        forward = ForwardPipeline(parts, own_stages(spec, mesh), owners, flow, group, device)
+    batches = OwnRows(dealt, mesh, spec.parallel.cp_method)
+    counts = mesh.coordinates["tp"] == 0
+    return Evaluator(parts, forward, batches, dealt.count, loss_sum, device, counts=counts)
+
+
 def _data_rank(mesh: Mesh) -> int:
     """Place among the ranks that train on different samples."""
     return mesh.coordinates["dp_replicate"] * mesh.shape.dp_shard + mesh.coordinates["dp_shard"]
@@ -174,15 +195,11 @@ def _build_passes(
     group, accumulation, draws = mesh.group("pp"), spec.train.accumulation, assembly.draws
     if group is None:
         return Serial(engine, batches, loss_sum, accumulation, draws, device)
-    assert blueprint.width is not None, "a model that cannot be cut has no stages"
-    rows = spec.data.seq_len // mesh.shape.cp
-    shared = mesh.shape.tp if blueprint.tensor_plan is not None and blueprint.tensor_plan.sequence else 1
-    samples = spec.train.micro_batch
     return Pipelined(
         engine,
         assembly.stages,
         spec.parallel.pp_schedule,
-        flow=Flow((samples, rows), (samples, rows // shared, blueprint.width), DTYPES[spec.precision]),
+        flow=_flow(spec, blueprint, mesh, spec.train.micro_batch),
         batches=batches,
         loss_sum=loss_sum,
         accumulation=accumulation,
@@ -190,6 +207,14 @@ def _build_passes(
         device=device,
         on_micro=lambda step, micro: draws.at(batches.first(step, micro)),
     )
+
+
+def _flow(spec: RunSpec, blueprint: Blueprint, mesh: Mesh, samples: int) -> Flow:
+    """What goes through a pipeline, in micro-batches of so many samples."""
+    assert blueprint.width is not None, "a model that cannot be cut has no stages"
+    rows = spec.data.seq_len // mesh.shape.cp
+    shared = mesh.shape.tp if blueprint.tensor_plan is not None and blueprint.tensor_plan.sequence else 1
+    return Flow((samples, rows), (samples, rows // shared, blueprint.width), DTYPES[spec.precision])
 
 
 @dataclass(frozen=True)

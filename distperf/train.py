@@ -6,18 +6,20 @@ import os
 import sys
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
 from torch._C._distributed_c10d import Store
 
-from distperf.build import Orders, build_trainer, build_workload
+from distperf.build import Orders, build_evaluator, build_trainer, build_workload
 from distperf.checkpoint.manifest import Origin
 from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
-from distperf.data.store import DataOrigin, data_origin
+from distperf.data.store import data_origin
 from distperf.data.together import open_data
+from distperf.evaluation import Evaluator
 from distperf.failure import report_failure
-from distperf.measure.progress import Progress, Workload
+from distperf.measure.progress import Evaluated, Progress, Workload
 from distperf.measure.recorder import answer_requests
 from distperf.offload.keeping import check_drives
 from distperf.parallel.fp8 import refuse_without_units
@@ -50,25 +52,30 @@ def run() -> bool:
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)
-    trainer, workload, data = _build(orders, ranks, device, store)
-    progress, origin = Progress(reporter(), ranks.rank, orders.attempt, workload), orders.origin(data)
+    built = _build(orders, ranks, device, store)
+    progress = Progress(reporter(), ranks.rank, orders.attempt, built.workload)
     progress.say(_description(orders.spec, device))
-    with closing(trainer.engine):
-        done = resume(orders.spec.checkpoint, origin, trainer, progress)
-        finished = train(orders.spec, origin, trainer, progress, done)
+    with closing(built.trainer.engine):
+        done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress)
+        finished = train(orders.spec, built, progress, done)
     if finished:
         reporter().send("done")
     leave()
     return finished
 
 
-def _build(
-    orders: Orders, ranks: Ranks, device: torch.device, store: Store
-) -> tuple[Trainer, Workload, DataOrigin]:
-    """Trainer, workload and what the data is.
+@dataclass(frozen=True)
+class Built:
+    """The parts of a run. `origin`: what its checkpoints say about where they come from."""
 
-    The blueprint, which may hold a whole copy of the initial values, is let go of here.
-    """
+    trainer: Trainer
+    evaluator: Evaluator | None
+    workload: Workload
+    origin: Origin
+
+
+def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> Built:
+    """All parts. The blueprint, which may hold a whole copy of the initial values, is let go of here."""
     spec = orders.spec
     if spec.precision == "fp8":
         refuse_without_units(device)
@@ -79,24 +86,33 @@ def _build(
     samples = open_data(spec.data, blueprint.vocab, ranks, store)
     reporter().send("phase", phase="build")
     mesh = make_mesh(spec.parallel.mesh, device)
-    origin = data_origin(samples, spec.data.seq_len, spec.train.seed)
-    return build_trainer(spec, blueprint, samples, mesh, device), workload, origin
+    trainer, evaluator = build_trainer(spec, blueprint, samples.training, mesh, device), None
+    if spec.evaluation.every_steps and samples.validation is not None:
+        evaluator = build_evaluator(spec, blueprint, trainer, samples.validation, mesh, device)
+    origin = orders.origin(data_origin(samples.training, spec.data.seq_len, spec.train.seed))
+    return Built(trainer, evaluator, workload, origin)
 
 
-def train(spec: RunSpec, origin: Origin, trainer: Trainer, progress: Progress, done: int) -> bool:
+def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
     """Steps `done` + 1 to the last, and a checkpoint wherever one is due.
 
     SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then.
     """
-    stop = StopRequest()
-    checkpoints = Checkpoints(spec.checkpoint, origin, progress)
+    stop, trainer = StopRequest(), built.trainer
+    checkpoints = Checkpoints(spec.checkpoint, built.origin, progress)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
     stop.listen()
     for step in range(done + 1, spec.train.steps + 1):
         began = time.perf_counter()
         result = trainer.step(step, lambda: stop() or checkpoints.must_stop())
-        progress.step(step, result, time.perf_counter() - began)
+        step_s = time.perf_counter() - began
+        evaluated = None
+        if built.evaluator is not None and (
+            step % spec.evaluation.every_steps == 0 or step == spec.train.steps
+        ):
+            evaluated = evaluate(step, built.evaluator, progress)
+        progress.step(step, result, step_s, evaluated)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
         saves = is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on)
@@ -112,6 +128,22 @@ def train(spec: RunSpec, origin: Origin, trainer: Trainer, progress: Progress, d
     checkpoints.settle(last=spec.train.steps)
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
     return True
+
+
+def evaluate(step: int, evaluator: Evaluator, progress: Progress) -> Evaluated:
+    """Evaluate and say so. Collective."""
+    progress.phase("eval")
+    found = evaluator.run()
+    progress.event(
+        "eval",
+        f"evaluation after step {step}: loss {found.loss:.4f} over {found.tokens:,} tokens, {found.seconds:.1f} s",
+        step=step,
+        loss=found.loss,
+        tokens=found.tokens,
+        seconds=found.seconds,
+    )
+    progress.phase("train")
+    return found
 
 
 def _description(spec: RunSpec, device: torch.device) -> str:

@@ -64,7 +64,8 @@ class Console:
 
     def metrics(self, line: dict[str, Any]) -> None:
         """See Screen."""
-        self._last = line
+        kept = {key: self._last[key] for key in ("eval_loss",) if key in self._last}  # not every step has one
+        self._last = {**kept, **line}
 
     def state(self, state: RunState) -> None:
         """See Screen."""

@@ -25,6 +25,8 @@ def progress_line(state: RunState, last: dict[str, Any], bar: str = "") -> str:
     parts[0] += f" {bar}" if bar else ""
     if isinstance(last.get("loss"), (int, float)):
         parts.append(f"loss {last['loss']:.4f}")
+    if isinstance(last.get("eval_loss"), (int, float)):
+        parts.append(f"eval {last['eval_loss']:.4f}")
     if isinstance(last.get("tokens_per_s"), (int, float)):
         parts.append(f"{last['tokens_per_s']:,.0f} tokens/s")
     if state.steps and isinstance(last.get("step_s"), (int, float)):

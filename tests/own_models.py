@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from torch import Tensor, nn
 
 
@@ -26,3 +29,22 @@ class Net(nn.Module):
 
 def build(vocab: int, width: int = 16, dropout: float = 0.0) -> Net:
     return Net(vocab, width, dropout)
+
+
+class Ledger(nn.Module):
+    """Writes the first id of every sample it is given into a file of this process's, step by step."""
+
+    def __init__(self, folder: str, vocab: int) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.embed = nn.Embedding(vocab, 4)
+        self.head = nn.Linear(4, vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        with (self.folder / str(os.getpid())).open("a") as file:
+            file.write(" ".join(str(int(token)) for token in tokens[:, 0]) + "\n")
+        return self.head(self.embed(tokens))
+
+
+def ledger(folder: str, vocab: int) -> nn.Module:
+    return Ledger(folder, vocab)

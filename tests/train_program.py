@@ -23,7 +23,9 @@ from distperf.recipe.mesh import fit_mesh
 from distperf.recipe.runspec import (
     CheckpointSpec,
     DataSpec,
+    EvalSpec,
     ModelSpec,
+    OffloadSpec,
     OptimizerSpec,
     ParallelSpec,
     RunSpec,
@@ -57,7 +59,7 @@ def make_spec(
         model=TINY,
         init=None,
         frozen=(),
-        data=DataSpec((), (), True, "byte", 16, "predict"),
+        data=DataSpec((), (), True, "byte", 16, "predict", 0.0, ()),
         train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False, 7),
         optimizer=OptimizerSpec(
             "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0), ()
@@ -66,6 +68,8 @@ def make_spec(
         parallel=ParallelSpec(zero, **mesh.sizes(), cp_method="ulysses", pp_schedule="1f1b", pp_layers=()),
         activation_checkpoint="none",
         checkpoint=checkpoint,
+        offload=OffloadSpec("none", 1.0, ()),
+        evaluation=EvalSpec(0, None, 1),
         reasons={},
     )
     return dataclasses.replace(spec, **changes)

@@ -28,6 +28,11 @@ def num_windows(tokens: int, seq_len: int) -> int:
     return max(0, (tokens - 1) // seq_len)
 
 
+def held_back(num_samples: int, share: float) -> int:
+    """How many of the last windows are kept from training: a share of them, at least one."""
+    return max(1, round(num_samples * share)) if share else 0
+
+
 def check_enough(num_samples: int, global_batch: int, where: str) -> None:
     """Raises DataError where the data does not fill one global batch."""
     if num_samples < global_batch:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from distperf.data.store import SampleStore, open_store
+from distperf.data.store import SampleStore, open_store, open_validation
 from distperf.errors import DataError
 from distperf.process_group import Ranks, exchange
 from distperf.recipe.runspec import DataSpec
@@ -15,7 +16,15 @@ from distperf.recipe.runspec import DataSpec
 DATA_TIMEOUT = timedelta(hours=24)
 
 
-def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> SampleStore:
+@dataclass(frozen=True)
+class Samples:
+    """What a run trains on, and what it is evaluated on, if anything."""
+
+    training: SampleStore
+    validation: SampleStore | None
+
+
+def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> Samples:
     """Samples of the run. Each node's first rank prepares them, the others wait; then hashes are compared.
 
     Raises:
@@ -26,15 +35,20 @@ def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> SampleS
     problems = sorted(set(exchange(problem)) - {""})
     if problems:
         raise DataError("\n".join(problems))
-    samples = open_store(data, vocab)
-    _refuse_different(exchange(samples.content_hash))
+    samples = _open(data, vocab)
+    held = samples.validation
+    _refuse_different(exchange(samples.training.content_hash + (held.content_hash if held else "")))
     return samples
+
+
+def _open(data: DataSpec, vocab: int) -> Samples:
+    return Samples(open_store(data, vocab), open_validation(data, vocab))
 
 
 def _prepare(data: DataSpec, vocab: int) -> str:
     """Make the node's cache; returns what went wrong, for all ranks to hear."""
     try:
-        open_store(data, vocab)
+        _open(data, vocab)
     except DataError as error:
         return str(error)
     return ""

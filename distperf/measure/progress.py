@@ -34,6 +34,15 @@ class StepResult:
 
 
 @dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation found, the same on every rank. `tokens`: targets that counted, over all ranks."""
+
+    loss: float
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Workload:
     """What a step is made of. `peak_flops_per_s` is one device's; without it there is no MFU."""
 
@@ -81,8 +90,8 @@ class Progress:
         """Bytes this rank holds, as counted on live tensors."""
         self._reporter.send("memory", **held)
 
-    def step(self, step: int, result: StepResult, step_s: float) -> None:
-        """A step is finished."""
+    def step(self, step: int, result: StepResult, step_s: float, evaluated: Evaluated | None = None) -> None:
+        """A step is finished, and the evaluation after it, where there was one."""
         self._reporter.send("progress", step=step)
         self.tokens_seen += result.tokens
         self.skipped_steps += result.skipped
@@ -104,6 +113,7 @@ class Progress:
             skipped_steps=self.skipped_steps,
             mfu=self._workload.mfu(step_s),
             attempt=self._attempt,
+            **({} if evaluated is None else _told(evaluated)),
         )
         self._print_step(step, result, tokens_per_s)
 
@@ -118,6 +128,15 @@ class Progress:
             f"grad norm {result.grad_norm:.3g}  {tokens_per_s:,.0f} tokens/s{scaling}",
             flush=True,
         )
+
+
+def _told(evaluated: Evaluated) -> dict[str, Any]:
+    """What a line of metrics says of an evaluation."""
+    return {
+        "eval_loss": _finite(evaluated.loss),
+        "eval_tokens": evaluated.tokens,
+        "eval_s": evaluated.seconds,
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -171,6 +171,27 @@ def one_or_more(kind: Kind) -> Kind:
     return Kind(wants, read, {"anyOf": [kind.json_schema, listed]})
 
 
+def or_list(kind: Kind, item: Kind) -> Kind:
+    """Another kind, or a list of a third, one or more of them."""
+    wants = f"{kind.wants}, or a list, each {item.wants}"
+
+    def read(value: object) -> object:
+        if not isinstance(value, tuple):
+            try:
+                return kind.read(value)
+            except ValueError:
+                raise refusal(value, wants, _number_hint(value)) from None
+        if not value:
+            raise refusal(value, wants)
+        try:
+            return tuple(item.read(each) for each in value)
+        except ValueError as error:
+            raise ValueError(f"holds one that {error}") from None
+
+    listed = {"type": "array", "items": item.json_schema, "minItems": 1}
+    return Kind(wants, read, {"anyOf": [kind.json_schema, listed]})
+
+
 def arguments() -> Kind:
     """A mapping of argument names to values of any kind, as they are meant: see `meant`."""
     wants = "a mapping of argument names to values"

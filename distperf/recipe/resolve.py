@@ -12,6 +12,7 @@ from distperf.recipe.runspec import (
     RUNSPEC_SCHEMA,
     CheckpointSpec,
     DataSpec,
+    EvalSpec,
     FactorySpec,
     GroupSpec,
     HfSpec,
@@ -25,7 +26,14 @@ from distperf.recipe.runspec import (
     TrainSpec,
 )
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import Auto, DataSection, GroupSection, ModelSection, OptimizerSection
+from distperf.recipe.sections import (
+    Auto,
+    DataSection,
+    EvalSection,
+    GroupSection,
+    ModelSection,
+    OptimizerSection,
+)
 from distperf.recipe.stages import (
     MICRO_BATCHES_PER_RANK,
     auto_micro_batch,
@@ -88,6 +96,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
             asynchronous=_asynchronous(recipe, reasons),
             on_error=checkpoint.on_error,
         ),
+        evaluation=_evaluation(recipe.eval, batch, reasons),
         reasons=reasons,
     )
 
@@ -100,6 +109,18 @@ def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:
         )
         return False
     return recipe.checkpoint.asynchronous
+
+
+def _evaluation(evaluation: EvalSection, batch: Batch, reasons: dict[str, str]) -> EvalSpec:
+    batches = None if evaluation.batches == "all" else evaluation.batches
+    micro = _given(evaluation.micro_batch)
+    if micro is None and evaluation.every_steps:
+        reasons["eval.micro_batch"] = f"{batch.micro_batch}: as in training"
+    return EvalSpec(
+        every_steps=evaluation.every_steps,
+        samples=None if batches is None else batches * batch.global_batch,
+        micro_batch=micro or batch.micro_batch,
+    )
 
 
 def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> MeshShape:
@@ -204,6 +225,8 @@ def _data(data: DataSection) -> DataSpec:
         tokenizer=data.tokenizer,
         seq_len=data.seq_len,
         boundary=data.boundary,
+        validation_share=data.validation if isinstance(data.validation, float) else 0.0,
+        validation=data.validation if isinstance(data.validation, tuple) else (),
     )
 
 

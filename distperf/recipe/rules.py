@@ -11,7 +11,7 @@ from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import DataSection, ModelSection, OptimizerSection, ParallelSection
+from distperf.recipe.sections import DataSection, EvalSection, ModelSection, OptimizerSection, ParallelSection
 from distperf.recipe.tensor_rules import indivisible, llama_units
 from distperf.recipe.vocab import BYTE_VOCAB
 
@@ -25,6 +25,7 @@ TRAINING_KEYS = (
     "offload",
     "activation_checkpoint",
     "checkpoint",
+    "eval",
 )
 REQUIRED_KEYS = ("model", "data", "train")
 
@@ -57,6 +58,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         yield from _model(recipe.model)
     if recipe.data is not None:
         yield from _data(recipe.data)
+        yield from _evaluation(recipe.data, recipe.eval)
     if recipe.model is not None:
         yield from _divided(recipe.model, recipe.parallel)
     if recipe.model is not None and recipe.data is not None:
@@ -169,6 +171,17 @@ def _data(data: DataSection) -> Iterator[Fault]:
     for key in given:
         if getattr(data, key) == ():
             yield Fault(f"data.{key}", f"data.{key} is an empty list; it names where tokens come from")
+
+
+def _evaluation(data: DataSection, evaluation: EvalSection) -> Iterator[Fault]:
+    if data.validation is not None and data.synthetic:
+        yield Fault(
+            "data.validation",
+            "data.validation stands beside text or tokens; synthetic data has no more to tell",
+        )
+    if evaluation.every_steps and data.validation is None:
+        text = "eval.every_steps asks for evaluations, but nothing is held back for them; give data.validation, as 0.01"
+        yield Fault("eval.every_steps", text)
 
 
 def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:

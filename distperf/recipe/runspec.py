@@ -64,6 +64,8 @@ class DataSpec:
     tokenizer: str  # "byte", or the path of a tokenizers JSON file
     seq_len: int
     boundary: str  # "predict": across documents too | "mask": no loss on the first token of a document
+    validation_share: float  # of the samples, the last ones, that are not trained on
+    validation: tuple[str, ...]  # or other files (globs where there is text, else shard folders)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ class TrainSpec:
     grad_clip: float | None
     compile: bool
     check_replicas_every: int  # steps; 0: never
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """every_steps 0: never. `samples`: at most so many of those that are held back; None: all."""
+
+    every_steps: int
+    samples: int | None
+    micro_batch: int
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,7 @@ class RunSpec:
     offload: OffloadSpec
     activation_checkpoint: str  # none | selective | full
     checkpoint: CheckpointSpec
+    evaluation: EvalSpec
     reasons: dict[str, str]  # recipe key -> why its "auto" became what it is
 
 

@@ -15,6 +15,7 @@ from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
+    EvalSection,
     ModelSection,
     OffloadSection,
     OptimizerSection,
@@ -74,6 +75,9 @@ class Recipe(Section):
     )
     checkpoint: CheckpointSection = Field(
         default_factory=CheckpointSection, description="When the run is saved, and what is kept."
+    )
+    eval: EvalSection = Field(
+        default_factory=EvalSection, description="The loss on samples that are held back from training."
     )
     launch: LaunchSection = Field(
         default_factory=LaunchSection, description="How ranks are started and watched."

@@ -15,6 +15,7 @@ from distperf.recipe.kinds import (
     number,
     one_or_more,
     or_auto,
+    or_list,
     or_null,
     pair,
     text,
@@ -27,6 +28,7 @@ FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 SIZES = {field.name for field in fields(Preset)} | {"dropout"}
 
 Auto = Literal["auto"]
+All = Literal["all"]
 
 Count = Annotated[int, whole(1)]
 CountOrNull = Annotated[int | None, or_null(whole(1))]
@@ -35,6 +37,10 @@ FlagOrNull = Annotated[bool | None, or_null(flag())]
 Path = Annotated[str, text("a path")]
 Pattern = Annotated[str, text("a pattern of parameter names")]
 Glob = Annotated[str, text("a path or a pattern of paths")]
+Held = Annotated[
+    float | tuple[str, ...] | None,
+    or_null(or_list(number(above=0, below=1), text("a path or a pattern of paths"))),
+]
 
 
 class Section(BaseModel):
@@ -144,6 +150,11 @@ class DataSection(Section):
     )
     seq_len: Count = Field(
         default=1024, description="Tokens of a sequence. The default suits small models on any device."
+    )
+    validation: Held = Field(
+        default=None,
+        description="What is held back from training, for eval: a share of the samples (the last ones), or a list of "
+        "other files (patterns beside text, folders of shards beside tokens), relative to launch.workdir.",
     )
     boundary: Annotated[str, choice("predict", "mask")] = Field(
         default="predict",
@@ -314,6 +325,24 @@ class OffloadSection(Section):
         default=None,
         description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
         "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
+    )
+
+
+class EvalSection(Section):
+    """The loss on samples that are held back from training (data.validation)."""
+
+    every_steps: Annotated[int, whole(0)] = Field(
+        default=0, description="Steps between evaluations; one after the last step too. 0: none at all."
+    )
+    batches: Annotated[int | All, or_auto(whole(1), "all")] = Field(
+        default=10,
+        description="How much is evaluated: as many samples as so many steps train on, always the same ones, each "
+        "once; all: every sample that is held back. The default suits a curve to look at.",
+    )
+    micro_batch: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Sequences of one forward on one rank; any number, without a backward pass. auto: "
+        "train.micro_batch.",
     )
 
 

@@ -16,6 +16,7 @@ data:
   tokenizer: byte               # or the path of a tokenizers JSON file
   seq_len: 256                  # tokens
   boundary: predict             # mask: no loss on the first token of a document
+  validation: null              # 0.01: a share that is held back for eval; or a list of other files
 
 train:
   steps: 200
@@ -67,6 +68,11 @@ checkpoint:
   async: true                   # written beside training, which stops for a copy to host memory
   on_error: continue            # or stop: when one cannot be written
   dir: null                     # default: checkpoints/ of the run; on several nodes, one folder that all of them see
+
+eval:
+  every_steps: 0                # 0: never; needs data.validation
+  batches: 10                   # as many samples as so many steps train on; all: whatever is held back
+  micro_batch: auto
 
 launch:
   nproc: auto                   # ranks per node where the hostfile gives no slots

@@ -46,7 +46,7 @@ def test_masked_targets_do_not_change_what_a_token_weighs_e07(tmp_path):
     text.mkdir()
     for number in range(40):
         (text / f"{number}.txt").write_text("ab" * number + "." if number % 3 else "x")
-    data = DataSpec((f"{text}/*.txt",), (), False, "byte", 16, "mask")
+    data = DataSpec((f"{text}/*.txt",), (), False, "byte", 16, "mask", 0.0, ())
     cache_dir = {"DISTPERF_CACHE": str(tmp_path / "cache")}
     model = dataclasses.replace(make_spec(tmp_path).model, vocab=257)
     one = train(make_spec(tmp_path, steps=6, data=data, model=model), **cache_dir)
@@ -77,6 +77,20 @@ def test_a_killed_run_goes_on_with_the_same_losses_g01_g08(tmp_path, zero, preci
     for got, wanted in zip(second.ranks[0].of("metrics"), expected, strict=True):
         same = ("step", "loss", "lr", "grad_norm", "tokens", "tokens_seen")
         assert [got[key] for key in same] == [wanted[key] for key in same]
+
+
+def test_twenty_steps_after_a_resume_are_those_of_the_run_left_alone(tmp_path):
+    """From the checkpoint of step 5 of 26: losses, norms and rates of fp32 to the last bit."""
+    spec = make_spec(
+        tmp_path, world=2, zero=2, accumulation=2, steps=26, checkpoint=saving(tmp_path / "c", 5, keep=9)
+    )
+    whole = train(spec)
+    other = dataclasses.replace(spec, run_id="tiny-2", checkpoint=saving(tmp_path / "other", 0))
+    resumed = train(other, resume=str(tmp_path / "c" / "step-00000005"))
+    same = ("step", "loss", "lr", "grad_norm", "tokens", "tokens_seen")
+    wanted = [[r[key] for key in same] for r in whole.ranks[0].of("metrics") if r["step"] > 5]
+    assert [[r[key] for key in same] for r in resumed.ranks[0].of("metrics")] == wanted
+    assert len(wanted) == 21
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ LAST = {"step": 3, "loss": 2.5, "tokens_per_s": 1234.4, "step_s": 2.0}
 def test_progress_line():
     """Step of steps with loss, speed and time left; before the first step, what the ranks are about."""
     assert progress_line(STATE, LAST) == "step 3/9   loss 2.5000   1,234 tokens/s   12 s left"
+    assert "loss 2.5000   eval 2.7500   1,234" in progress_line(STATE, {**LAST, "eval_loss": 2.75})
     building = replace(STATE, ranks=tuple(replace(r, phase="build") for r in RANKS), state="starting")
     assert progress_line(building, {}) == "starting (build)"
 

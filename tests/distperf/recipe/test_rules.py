@@ -229,7 +229,7 @@ def test_a_split_backward_pass_goes_with_neither_recomputation_nor_compiling(pro
     load(compiled + parallel % "1f1b" + keys)
 
 
-@pytest.mark.parametrize("key", ["async", "eval"])
+@pytest.mark.parametrize("key", ["async"])
 def test_what_does_not_work_yet_is_unknown(problems, key):
     """A key is in the schema from the day it works."""
     assert "unknown key" in problems(BASE + f"{key}: {{}}\n")[0]
@@ -286,3 +286,19 @@ def test_fp8_is_refused_where_its_products_are_divided_or_split(problems, load):
     assert line == "r.yaml:4:12: precision: fp8 does not work with parallel.tp (2); take bf16, or tp: 1"
     (line,) = problems(text + "parallel: {pp: 2, pp_schedule: zbv}\n")
     assert "fp8 does not work with pp_schedule zbv, which splits the backward pass" in line
+
+
+def test_evaluations_need_something_held_back(problems, load):
+    """eval asks for data.validation, which a share or a list gives; synthetic data has none."""
+    (said,) = problems(BASE + "eval: {every_steps: 10}\n")
+    assert "nothing is held back for them; give data.validation, as 0.01" in said
+    held = BASE.replace("[a.txt]", "[a.txt], validation: HELD")
+    assert (
+        load(held.replace("HELD", "0.05") + "eval: {every_steps: 10, batches: all}\n").data.validation == 0.05
+    )
+    assert load(held.replace("HELD", "[b.txt, '0.5']")).data.validation == ("b.txt", "0.5")
+    for odd in ("0", "1.0", "b.txt", "[]", "'0.1'"):
+        (said,) = problems(held.replace("HELD", odd))
+        assert "data.validation" in said
+    (said,) = problems(BASE.replace("text: [a.txt]", "synthetic: true, validation: 0.1"))
+    assert "data.validation stands beside text or tokens" in said

@@ -1,0 +1,94 @@
+"""Which samples a run trains on, told by the model itself, when ranks and batches change in the middle of an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from train_program import make_spec, train
+
+from distperf.data.manifest import SCHEMA, Manifest, content_hash, write_manifest
+from distperf.data.samples import sample_at
+from distperf.data.shards import ShardWriter
+from distperf.recipe.runspec import CheckpointSpec, DataSpec, FactorySpec, RunSpec
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SEQ_LEN, WINDOWS = 4, 120
+VOCAB = SEQ_LEN * WINDOWS + 1
+
+
+def write_row(folder: Path) -> Path:
+    """Shards in which token i is i, so that a sample's first id says which one it is."""
+    folder.mkdir()
+    with ShardWriter(folder, VOCAB) as writer:
+        writer.append(np.arange(VOCAB, dtype=np.uint32))
+    shards = tuple(writer.shards)
+    hashes = content_hash(shards, "uint16")
+    write_manifest(
+        folder, Manifest(SCHEMA, VOCAB, "uint16", VOCAB - 1, "t", "h", 1, VOCAB, 0, "", hashes, shards)
+    )
+    return folder
+
+
+def part(tmp: Path, name: str, world: int, batch: int, steps: int, **changes) -> RunSpec:
+    """A run on `world` ranks to step `steps`, with a ledger and a last checkpoint of its own."""
+    folder = tmp / name
+    (folder / "ledger").mkdir(parents=True)
+    spec = make_spec(
+        folder,
+        world=world,
+        steps=10,
+        run_id=name,
+        model=FactorySpec(
+            "factory", "own_models:ledger", {"folder": str(folder / "ledger"), "vocab": VOCAB}, VOCAB
+        ),
+        data=DataSpec((), (str(tmp / "row"),), False, "byte", SEQ_LEN, "predict", 0.0, ()),
+        checkpoint=CheckpointSpec(0, True, 1, str(folder / "checkpoints")),
+    )
+    sizes = dataclasses.replace(spec.train, steps=steps, global_batch=batch, micro_batch=batch // world)
+    return dataclasses.replace(spec, train=sizes, **changes)
+
+
+def consumed(spec: RunSpec) -> list[set[int]]:
+    """The samples of each step, over ranks."""
+    files = [path.read_text().splitlines() for path in Path(spec.model.args["folder"]).iterdir()]
+    assert len(files) == spec.world_size
+    steps = [
+        [int(word) // SEQ_LEN for line in lines for word in line.split()]
+        for lines in zip(*files, strict=True)
+    ]
+    assert all(len(samples) == len(set(samples)) for samples in steps)
+    return [set(samples) for samples in steps]
+
+
+def test_no_sample_is_skipped_or_repeated_over_four_two_and_three_ranks(tmp_path):
+    """4 -> 2 -> 3 ranks in the middle of an epoch, each with a batch of its own: one stream, in its order."""
+    write_row(tmp_path / "row")
+    first = part(tmp_path, "first", world=4, batch=12, steps=3)
+    second = part(tmp_path, "second", world=2, batch=8, steps=6)
+    third = part(tmp_path, "third", world=3, batch=15, steps=12)
+    train(first)
+    train(second, resume=first.checkpoint.dir)
+    train(third, resume=second.checkpoint.dir)
+    ledger = [samples for spec in (first, second, third) for samples in consumed(spec)]
+    assert [len(samples) for samples in ledger] == [12] * 3 + [8] * 3 + [15] * 6
+    stream = iter(range(10**6))
+    for samples in ledger:
+        places = [next(stream) for _ in samples]
+        assert samples == {sample_at(place, WINDOWS, first.train.seed) for place in places}
+    assert sum(map(len, ledger)) > WINDOWS, "the next epoch has begun"
+
+
+def test_other_samples_begin_at_their_first_and_it_is_said(tmp_path):
+    """Another seed gives another order, in which no place means what it did."""
+    write_row(tmp_path / "row")
+    first = part(tmp_path, "first", world=1, batch=12, steps=2)
+    train(first)
+    second = part(tmp_path, "second", world=1, batch=12, steps=3)
+    second = dataclasses.replace(second, train=dataclasses.replace(second.train, seed=2))
+    ranks = train(second, resume=first.checkpoint.dir)
+    assert "its data, data.seq_len or train.seed are not those of this run" in ranks.output
+    assert consumed(second) == [{sample_at(place, WINDOWS, 2) for place in range(12)}]
