@@ -103,6 +103,7 @@ class DiskTier:
 
     def settle(self) -> None:
         """Have the kernel write what was stored in views; forget what was read before."""
+        self._wait_for_writes(0)
         for drive, mapped in self._maps.items():
             self._files[drive].flush(mapped)
         self._maps.clear()
@@ -119,6 +120,7 @@ class DiskTier:
     def close(self) -> None:
         """Remove the files."""
         self._threads.shutdown()
+        self._maps.clear()
         for file in self._files:
             file.close()
 

@@ -49,6 +49,7 @@ def from_deepspeed(config: Mapping[str, Any], filled: Mapping[str, Any], ranks: 
     sheet = _Sheet(flat(config), filled)
     _parallel(sheet, ranks)
     _batch(sheet, ranks)
+    _offload(sheet)
     _precision(sheet)
     _optimizer(sheet)
     _schedule(sheet)
@@ -125,6 +126,25 @@ def _parallel(sheet: _Sheet, ranks: int | None) -> None:
         copies = max(1, ranks // shard) if ranks else ASKED
         sheet.carried("parallel.dp_replicate", copies, why="ranks / mics_shard_size")
     sheet.tell("zero_optimization.mics_shard_size", Fate.NEEDLESS, deepspeed_keys.SWITCHED_OFF)
+
+
+def _offload(sheet: _Sheet) -> None:
+    """Optimizer state, with stages up to 2. With stage 3, and of parameters, the tables have the word."""
+    section = "zero_optimization.offload_optimizer"
+    stage = next(line.value for line in sheet.lines if line.key == "parallel.zero")
+    tier = sheet.value(f"{section}.device")
+    if tier is None and sheet.value("zero_optimization.cpu_offload") is True:
+        tier = "cpu"
+    if stage not in (0, 1, 2) or tier not in ("cpu", "nvme"):
+        return
+    sheet.carried("offload.optimizer", tier, f"{section}.device", "zero_optimization.cpu_offload")
+    if tier == "nvme":
+        sheet.carried("offload.path", sheet.value(f"{section}.nvme_path", ASKED), f"{section}.nvme_path")
+    share = sheet.value(f"{section}.ratio")
+    if isinstance(share, int | float) and 0 < share <= 1:
+        sheet.carried("offload.optimizer_fraction", float(share), f"{section}.ratio")
+    for key in [key for key in sheet.keys if key.startswith(f"{section}.")]:
+        sheet.tell(key, Fate.NEEDLESS, deepspeed_keys.BUFFERS)
 
 
 def _batch(sheet: _Sheet, ranks: int | None) -> None:

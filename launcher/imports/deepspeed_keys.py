@@ -7,9 +7,12 @@ published configurations hold beyond it.
 from __future__ import annotations
 
 _ZERO = "zero_optimization"
-_BUFFERS = "buffers and buckets are sized by distperf itself"
+BUFFERS = "buffers and buckets are sized by distperf itself"
 _OVERLAP = "communication always overlaps with compute"
-_OFFLOAD = "not yet: offload. Until then: ZeRO-3 over more ranks, or smaller micro-batches"
+_OFFLOAD = (
+    "offload is of optimizer state, with ZeRO 0 to 2 (offload.optimizer). Else: ZeRO-3 over more ranks, or smaller "
+    "micro-batches"
+)
 _METRICS = "every step stands in the run's metrics.jsonl"
 _COMPRESS = (
     "not available: gradients and weights travel as they are; DeepSpeed's own runtime as a script: does it"
@@ -42,8 +45,8 @@ NEEDLESS = {
     "use_data_before_expert_parallel_": "about mixtures of experts only",
     "pipeline.partition": "layers are divided by their cost, the head's included",
     "pipeline.seed_layers": "weights depend on seed, name and element only: any mesh starts from the same",
-    "pipeline.pipe_partitioned": _BUFFERS,
-    "pipeline.grad_partitioned": _BUFFERS,
+    "pipeline.pipe_partitioned": BUFFERS,
+    "pipeline.grad_partitioned": BUFFERS,
     "optimizer.legacy_fusion": "updates run over whole shards at once",
     "optimizer.params.torch_adam": "there is one implementation of AdamW",
     "optimizer.params.fused": "updates run over whole shards at once",
@@ -51,11 +54,11 @@ NEEDLESS = {
     "optimizer.params.bias_correction": "always on",
     "fp16.auto_cast": "the runtime casts by itself",
     "fp16.fp16_master_weights_and_grads": "master weights are fp32",
-    "bf16.immediate_grad_update": _BUFFERS,
+    "bf16.immediate_grad_update": BUFFERS,
     "bf16.check_grad_overflow": "the gradient norm is in metrics.jsonl; bf16 has fp32's range",
     "activation_checkpointing.profile": f"{_METRICS} with its time",
     "activation_checkpointing.number_checkpoints": "a layer is the unit",
-    "activation_checkpointing.contiguous_memory_optimization": _BUFFERS,
+    "activation_checkpointing.contiguous_memory_optimization": BUFFERS,
     "activation_checkpointing.synchronize_checkpoint_boundary": _OVERLAP,
     "hybrid_engine.release_inference_cache": "about inference",
     "zenflow": "about optimizers on the CPU only",
@@ -64,11 +67,11 @@ NEEDLESS = {
     f"{_ZERO}.allgather_partitions": "shards are always gathered together",
     f"{_ZERO}.use_multi_rank_bucket_allreduce": "gradients are always reduced to their owners",
     f"{_ZERO}.overlap_comm": _OVERLAP,
-    f"{_ZERO}.reduce_bucket_size": _BUFFERS,
-    f"{_ZERO}.allgather_bucket_size": _BUFFERS,
-    f"{_ZERO}.sub_group_size": _BUFFERS,
-    f"{_ZERO}.stage3_prefetch_bucket_size": _BUFFERS,
-    f"{_ZERO}.prefetch_bucket_size": _BUFFERS,
+    f"{_ZERO}.reduce_bucket_size": BUFFERS,
+    f"{_ZERO}.allgather_bucket_size": BUFFERS,
+    f"{_ZERO}.sub_group_size": BUFFERS,
+    f"{_ZERO}.stage3_prefetch_bucket_size": BUFFERS,
+    f"{_ZERO}.prefetch_bucket_size": BUFFERS,
     f"{_ZERO}.stage3_max_live_parameters": "a layer is gathered ahead, and freed after its use",
     f"{_ZERO}.max_live_parameters": "a layer is gathered ahead, and freed after its use",
     f"{_ZERO}.stage3_max_reuse_distance": "a layer is gathered ahead, and freed after its use",
@@ -79,8 +82,8 @@ NEEDLESS = {
     f"{_ZERO}.model_persistence_threshold": "small parameters travel with their layer",
     f"{_ZERO}.stage3_module_granularity_threshold": "a layer is the unit",
     f"{_ZERO}.module_granularity_threshold": "a layer is the unit",
-    f"{_ZERO}.stage3_use_all_reduce_for_fetch_params": _BUFFERS,
-    f"{_ZERO}.use_all_reduce_for_fetch_params": _BUFFERS,
+    f"{_ZERO}.stage3_use_all_reduce_for_fetch_params": BUFFERS,
+    f"{_ZERO}.use_all_reduce_for_fetch_params": BUFFERS,
     f"{_ZERO}.round_robin_gradients": "about offload only",
     f"{_ZERO}.ignore_unused_parameters": "a parameter without a gradient is no fault",
     f"{_ZERO}.elastic_checkpoint": "every checkpoint loads at any world size and ZeRO stage",
@@ -102,7 +105,7 @@ INSTEAD = {
     f"{_ZERO}.cpu_offload_param": _OFFLOAD,
     f"{_ZERO}.zenflow": _OFFLOAD,
     f"{_ZERO}.super_offload": _OFFLOAD,
-    "aio": f"{_OFFLOAD} (aio tunes NVMe)",
+    "aio": "offload.path finds block size and depth by itself",
     f"{_ZERO}.zero_quantized_weights": _COMPRESS,
     f"{_ZERO}.zero_quantized_nontrainable_weights": _COMPRESS,
     f"{_ZERO}.zero_quantized_gradients": _COMPRESS,

@@ -87,7 +87,7 @@ ACCELERATE = {
     "same_network": _free("nodes are reached by SSH", True),
     "deepspeed_multinode_launcher": _free("SSH, or srun inside an allocation of SLURM's"),
     "dynamo_backend": _instead("train.compile, where this version has it"),
-    "offload_optimizer_device": _instead("not yet: offload"), "offload_param_device": _instead("not yet: offload"),
+    "offload_optimizer_device": _instead("offload.optimizer, by hand"), "offload_param_device": _instead("not yet"),
     "zero3_init_flag": _free("weights are made where they are kept"),
     "zero3_save_16bit_model": _instead("not yet: export to one file. Checkpoints are sharded"),
     "enable_cpu_affinity": _instead("not yet: ranks share a node's cores", True),
