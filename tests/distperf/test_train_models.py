@@ -27,7 +27,9 @@ def test_a_model_of_ones_own_goes_on_exactly_after_a_kill(tmp_path):
     layout = {"world": 2, "zero": 3, "steps": 12, "model": own(dropout=0.3), "frozen": ("blocks.0.1.*",)}
     groups = (GroupSpec(("embed.*",), 0.5, 0.0),)
     whole = train(with_groups(make_spec(tmp_path, **layout), *groups))
-    checkpoint = CheckpointSpec(every_steps=4, save_last=False, keep=5, dir=str(tmp_path / "c"))
+    checkpoint = CheckpointSpec(
+        every_steps=4, save_last=False, keep=5, dir=str(tmp_path / "c"), asynchronous=False
+    )
     spec = with_groups(make_spec(tmp_path, **layout, checkpoint=checkpoint), *groups)
     with training(spec) as first:
         first.wait_until(lambda: any(r["step"] >= 9 for r in first.ranks[0].of("progress")))
