@@ -59,7 +59,7 @@ def make_spec(
         model=TINY,
         init=None,
         frozen=(),
-        data=DataSpec((), (), True, "byte", 16, "predict", 0.0, ()),
+        data=DataSpec((), (), True, "byte", "text", 16, "predict", 0.0, ()),
         train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False, 7),
         optimizer=OptimizerSpec(
             "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0), ()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distperf.data.manifest import MANIFEST
-from distperf.data.prepare import prepare_sources
+from distperf.data.prepare import FIELD, prepare_sources
 from distperf.data.sources import Source, find_sources, fingerprint
 from distperf.data.tokenizer import Tokenizer
 from distperf.errors import DataError
@@ -33,7 +33,7 @@ def cache_root() -> Path:
         raise DataError(f"no folder to keep token shards in: this user has no home. {REMEDY}") from error
 
 
-def cached_text(globs: Sequence[str], tokenizer: Tokenizer) -> Path:
+def cached_text(globs: Sequence[str], tokenizer: Tokenizer, field: str = FIELD) -> Path:
     """A folder with the shards of these files, from the cache or made now.
 
     Processes that want the same shards at once take turns, so one of them works and the others find the
@@ -43,7 +43,7 @@ def cached_text(globs: Sequence[str], tokenizer: Tokenizer) -> Path:
     Raises: DataError, also where the cache cannot be written.
     """
     sources = find_sources(globs)
-    folder = cache_root() / "data" / fingerprint(sources, tokenizer.hash)
+    folder = cache_root() / "data" / fingerprint(sources, tokenizer.hash, field)
     if not (folder / MANIFEST).exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -53,15 +53,15 @@ def cached_text(globs: Sequence[str], tokenizer: Tokenizer) -> Path:
                 f"cannot keep token shards in {folder.parent}: {error.strerror}. {REMEDY}"
             ) from error
         with turn, _locked(turn.fileno()):
-            _make(sources, tokenizer, folder)
+            _make(sources, tokenizer, folder, field)
     return folder
 
 
-def _make(sources: Sequence[Source], tokenizer: Tokenizer, folder: Path) -> None:
+def _make(sources: Sequence[Source], tokenizer: Tokenizer, folder: Path, field: str) -> None:
     if (folder / MANIFEST).exists():
         return
     try:
-        prepare_sources(sources, tokenizer, folder)
+        prepare_sources(sources, tokenizer, folder, field=field)
     except DataError:
         if not (folder / MANIFEST).exists():  # else: lost the race, and the winner's shards are as good
             raise

@@ -25,11 +25,14 @@ SHARD_TOKENS = 2**27  # 256 MiB of uint16: large enough to be few, small enough 
 class ShardWriter:
     """Cuts a stream of ids into shard files; `shards` is complete after the `with` block."""
 
-    def __init__(self, folder: Path, vocab: int, shard_tokens: int = SHARD_TOKENS) -> None:
+    def __init__(
+        self, folder: Path, vocab: int, shard_tokens: int = SHARD_TOKENS, prefix: str = "shard-"
+    ) -> None:
         self.shards: list[Shard] = []
         self._folder = folder
         self._vocab = vocab
         self._shard_tokens = shard_tokens
+        self._prefix = prefix
         self._open: _OpenShard | None = None
 
     def __enter__(self) -> ShardWriter:
@@ -47,7 +50,7 @@ class ShardWriter:
             raise DataError(f"token id {ids.max()} is outside the vocabulary of {self._vocab}")
         while len(ids):
             if self._open is None:
-                name = f"shard-{len(self.shards):05}.bin"
+                name = f"{self._prefix}{len(self.shards):05}.bin"
                 self._open = _OpenShard(self._folder / name, dtype_for(self._vocab))
             room = self._shard_tokens - self._open.tokens
             self._open.write(ids[:room])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from distperf.errors import DataError
 
-FORMAT_VERSION = 1  # raised when the same files would give other shards, so that old caches are not used
+FORMAT_VERSION = 2  # raised when the same files would give other shards, so that old caches are not used
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def find_sources(globs: Sequence[str]) -> tuple[Source, ...]:
     return found
 
 
-def fingerprint(sources: Sequence[Source], tokenizer_hash: str) -> str:
+def fingerprint(sources: Sequence[Source], tokenizer_hash: str, field: str) -> str:
     """One name for what these files give with this tokenizer, as far as sizes and times tell."""
     files = [(str(source.path), source.size_bytes, source.mtime_ns) for source in sources]
-    text = json.dumps([FORMAT_VERSION, tokenizer_hash, files])
+    text = json.dumps([FORMAT_VERSION, tokenizer_hash, field, files])
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 

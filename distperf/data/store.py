@@ -150,7 +150,7 @@ def _refuse_shared(spec: DataSpec) -> None:
 def _open_tokens(spec: DataSpec, text: Sequence[str], folders: Sequence[str], vocab: int) -> TokenStore:
     """Shards of these text files, or those in these folders. Raises DataError."""
     if text:
-        folders = [str(cached_text(text, load_tokenizer(spec.tokenizer)))]
+        folders = [str(cached_text(text, load_tokenizer(spec.tokenizer), spec.field))]
     tokens = TokenStore([Path(folder) for folder in folders])
     if tokens.max_id >= vocab:
         raise DataError(

@@ -223,6 +223,7 @@ def _data(data: DataSection) -> DataSpec:
         tokens=data.tokens or (),
         synthetic=data.synthetic,
         tokenizer=data.tokenizer,
+        field=data.field,
         seq_len=data.seq_len,
         boundary=data.boundary,
         validation_share=data.validation if isinstance(data.validation, float) else 0.0,

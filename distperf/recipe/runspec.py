@@ -62,6 +62,7 @@ class DataSpec:
     tokens: tuple[str, ...]
     synthetic: bool
     tokenizer: str  # "byte", or the path of a tokenizers JSON file
+    field: str  # of JSON lines and parquet, what holds the text
     seq_len: int
     boundary: str  # "predict": across documents too | "mask": no loss on the first token of a document
     validation_share: float  # of the samples, the last ones, that are not trained on

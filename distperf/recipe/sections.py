@@ -135,7 +135,8 @@ class DataSection(Section):
 
     text: tuple[Glob, ...] | None = Field(
         default=None,
-        description="Patterns of UTF-8 text files, one document each; relative to launch.workdir.",
+        description="Patterns of files, relative to launch.workdir: UTF-8 text, one document each; JSON lines (.jsonl) "
+        "and .parquet, one a line or row; any of them packed as .gz or .zst.",
     )
     tokens: tuple[Path, ...] | None = Field(
         default=None, description="Folders of token shards with their manifests; relative to launch.workdir."
@@ -147,6 +148,10 @@ class DataSection(Section):
         default="byte",
         description="byte (256 byte values and an end-of-document id, so nothing to download: the default), or the "
         "path of a tokenizers JSON file; relative to launch.workdir.",
+    )
+    field: Path = Field(
+        default="text",
+        description="Of JSON lines and parquet: the key or column that holds a document's text.",
     )
     seq_len: Count = Field(
         default=1024, description="Tokens of a sequence. The default suits small models on any device."

@@ -13,6 +13,7 @@ model:
 
 data:
   text: ["corpus/*.txt"]        # exactly one of text (patterns), tokens (folders of shards) and synthetic: true
+  field: text                   # of .jsonl and .parquet, what holds a document's text
   tokenizer: byte               # or the path of a tokenizers JSON file
   seq_len: 256                  # tokens
   boundary: predict             # mask: no loss on the first token of a document

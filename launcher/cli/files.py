@@ -132,12 +132,22 @@ def data_show(
 
 @data.command("prepare")
 def data_prepare(
-    text: list[str] = typer.Option(..., "--text", metavar="GLOB", help="Text files; may be given often."),
+    text: list[str] = typer.Option(
+        ...,
+        "--text",
+        metavar="GLOB",
+        help="Text, .jsonl, .parquet, or these as .gz or .zst; may be given often.",
+    ),
     out: Path = typer.Option(..., "--out", metavar="DIR", help="Folder to make."),
     tokenizer: str = typer.Option("byte", "--tokenizer", help="byte, or a tokenizers JSON file."),
+    field: str = typer.Option("text", "--field", help="What holds the text of .jsonl and .parquet."),
+    workers: int | None = typer.Option(
+        None, "--workers", min=1, metavar="N", help="Processes; default: one a CPU, for large text."
+    ),
 ) -> None:
-    """Turn text files into token shards with a manifest (needs the train extra)."""
-    globs = [word for pattern in text for word in ("--text", pattern)]
+    """Turn text, .jsonl and .parquet into token shards; goes on where it was interrupted (needs the train extra)."""
+    globs = [f"--text={pattern}" for pattern in text] + [f"--field={field}"]
+    globs += [f"--workers={workers}"] if workers else []
     command = [
         sys.executable,
         "-m",

@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "a.txt").write_text(TEXT)
     checkpoint = CheckpointSpec(every_steps=0, save_last=True, keep=1, dir=str(folder / "checkpoints"))
-    data = DataSpec((str(folder / "a.txt"),), (), False, "byte", 16, "predict", 0.0, ())
+    data = DataSpec((str(folder / "a.txt"),), (), False, "byte", "text", 16, "predict", 0.0, ())
     train(
         make_spec(folder, world=2, zero=3, steps=40, model=BYTES, data=data, checkpoint=checkpoint),
         DISTPERF_CACHE=str(folder / "cache"),

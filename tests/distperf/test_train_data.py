@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def text(pattern: str) -> DataSpec:
-    return DataSpec((pattern,), (), False, "byte", 16, "predict", 0.0, ())
+    return DataSpec((pattern,), (), False, "byte", "text", 16, "predict", 0.0, ())
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spec_of(text: Path, tmp: Path, evaluation: EvalSpec, schedule: str = "1f1b", **layout: Any) -> RunSpec:
-    data = DataSpec((str(text / "a.txt"),), (), False, "byte", 16, "predict", 0.11, ())
+    data = DataSpec((str(text / "a.txt"),), (), False, "byte", "text", 16, "predict", 0.11, ())
     spec = make_spec(tmp, steps=STEPS, model=MODEL, data=data, evaluation=evaluation, **layout)
     pp = spec.parallel.pp
     if pp > 1:

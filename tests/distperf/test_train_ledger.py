@@ -45,7 +45,7 @@ def part(tmp: Path, name: str, world: int, batch: int, steps: int, **changes) ->
         model=FactorySpec(
             "factory", "own_models:ledger", {"folder": str(folder / "ledger"), "vocab": VOCAB}, VOCAB
         ),
-        data=DataSpec((), (str(tmp / "row"),), False, "byte", SEQ_LEN, "predict", 0.0, ()),
+        data=DataSpec((), (str(tmp / "row"),), False, "byte", "text", SEQ_LEN, "predict", 0.0, ()),
         checkpoint=CheckpointSpec(0, True, 1, str(folder / "checkpoints")),
     )
     sizes = dataclasses.replace(spec.train, steps=steps, global_batch=batch, micro_batch=batch // world)

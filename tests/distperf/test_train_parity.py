@@ -46,7 +46,7 @@ def test_masked_targets_do_not_change_what_a_token_weighs_e07(tmp_path):
     text.mkdir()
     for number in range(40):
         (text / f"{number}.txt").write_text("ab" * number + "." if number % 3 else "x")
-    data = DataSpec((f"{text}/*.txt",), (), False, "byte", 16, "mask", 0.0, ())
+    data = DataSpec((f"{text}/*.txt",), (), False, "byte", "text", 16, "mask", 0.0, ())
     cache_dir = {"DISTPERF_CACHE": str(tmp_path / "cache")}
     model = dataclasses.replace(make_spec(tmp_path).model, vocab=257)
     one = train(make_spec(tmp_path, steps=6, data=data, model=model), **cache_dir)

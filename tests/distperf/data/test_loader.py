@@ -17,7 +17,9 @@ E = 9  # end of document
 
 
 def data(folder: Path | None, seq_len: int, boundary: str = "predict") -> DataSpec:
-    return DataSpec((), (str(folder),) if folder else (), folder is None, "byte", seq_len, boundary, 0.0, ())
+    return DataSpec(
+        (), (str(folder),) if folder else (), folder is None, "byte", "text", seq_len, boundary, 0.0, ()
+    )
 
 
 def train(micro: int, accumulation: int = 1, world: int = 1) -> TrainSpec:
@@ -113,7 +115,7 @@ def test_text_goes_through_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A recipe that names text trains on its bytes."""
     monkeypatch.setenv("DISTPERF_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("abcdefgh")
-    spec = DataSpec((f"{tmp_path}/*.txt",), (), False, "byte", 8, "mask", 0.0, ())
+    spec = DataSpec((f"{tmp_path}/*.txt",), (), False, "byte", "text", 8, "mask", 0.0, ())
     store = open_store(spec, 257)
     inputs, targets = Loader(spec, store, train(1), 0, 1).batch(1, 0)
     assert bytes(inputs[0].tolist()) == b"abcdefgh"

@@ -54,10 +54,10 @@ def test_the_fingerprint_follows_files_and_tokenizer(tmp_path: Path):
     file = tmp_path / "a.txt"
     file.write_text("x")
 
-    def now(tokenizer: str = "byte") -> str:
-        return fingerprint(find_sources([f"{tmp_path}/*"]), tokenizer)
+    def now(tokenizer: str = "byte", field: str = "text") -> str:
+        return fingerprint(find_sources([f"{tmp_path}/*"]), tokenizer, field)
 
-    seen = [now(), now("other")]
+    seen = [now(), now("other"), now(field="body")]
     assert now() == seen[0]
     os.utime(file, ns=(1, 1))
     seen.append(now())
@@ -65,4 +65,4 @@ def test_the_fingerprint_follows_files_and_tokenizer(tmp_path: Path):
     seen.append(now())
     file.rename(tmp_path / "b.txt")
     seen.append(now())
-    assert len(set(seen)) == 5
+    assert len(set(seen)) == 6

@@ -38,6 +38,7 @@ def data(**changes) -> DataSpec:
         "tokens": (),
         "synthetic": False,
         "tokenizer": "byte",
+        "field": "text",
         "seq_len": 1,
         "boundary": "predict",
     }
