@@ -6,30 +6,20 @@ import os
 import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass
 from typing import NoReturn
 
-import torch
-from torch._C._distributed_c10d import Store
-
-from distperf.build import Orders, build_evaluator, build_trainer, build_workload
-from distperf.checkpoint.manifest import Origin
+from distperf.build import Orders
+from distperf.built import Built, build_run
 from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
-from distperf.data.store import data_origin
-from distperf.data.together import open_data
 from distperf.evaluation import Evaluator
 from distperf.failure import report_failure
-from distperf.measure.progress import Evaluated, Progress, Workload
+from distperf.introduction import introduction
+from distperf.measure.progress import Evaluated, Progress
 from distperf.measure.recorder import answer_requests
-from distperf.offload.keeping import check_drives
-from distperf.parallel.fp8 import refuse_without_units
-from distperf.parallel.mesh import make_mesh
 from distperf.process_group import Ranks, join, leave
-from distperf.recipe.estimate import known_parameters
-from distperf.recipe.runspec import OffloadSpec, RunSpec
+from distperf.recipe.runspec import RunSpec
 from distperf.saving import Checkpoints, compares, is_due, resume
 from distperf.stop import StopRequest
-from distperf.trainer import Trainer
 
 
 def main() -> int:
@@ -52,9 +42,9 @@ def run() -> bool:
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)
-    built = _build(orders, ranks, device, store)
+    built = build_run(orders, ranks, device, store)
     progress = Progress(reporter(), ranks.rank, orders.attempt, built.workload)
-    progress.say(_description(orders.spec, device))
+    progress.say(introduction(orders.spec, device))
     with closing(built.trainer.engine):
         done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress)
         finished = train(orders.spec, built, progress, done)
@@ -62,35 +52,6 @@ def run() -> bool:
         reporter().send("done")
     leave()
     return finished
-
-
-@dataclass(frozen=True)
-class Built:
-    """The parts of a run. `origin`: what its checkpoints say about where they come from."""
-
-    trainer: Trainer
-    evaluator: Evaluator | None
-    workload: Workload
-    origin: Origin
-
-
-def _build(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> Built:
-    """All parts. The blueprint, which may hold a whole copy of the initial values, is let go of here."""
-    spec = orders.spec
-    if spec.precision == "fp8":
-        refuse_without_units(device)
-    check_drives(spec.offload.path)
-    blueprint = orders.blueprint()
-    workload = build_workload(spec, blueprint, device)
-    reporter().send("phase", phase="data")
-    samples = open_data(spec.data, blueprint.vocab, ranks, store)
-    reporter().send("phase", phase="build")
-    mesh = make_mesh(spec.parallel.mesh, device)
-    trainer, evaluator = build_trainer(spec, blueprint, samples.training, mesh, device), None
-    if spec.evaluation.every_steps and samples.validation is not None:
-        evaluator = build_evaluator(spec, blueprint, trainer, samples.validation, mesh, device)
-    origin = orders.origin(data_origin(samples.training, spec.data.seq_len, spec.train.seed))
-    return Built(trainer, evaluator, workload, origin)
 
 
 def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
@@ -144,33 +105,6 @@ def evaluate(step: int, evaluator: Evaluator, progress: Progress) -> Evaluated:
     )
     progress.phase("train")
     return found
-
-
-def _description(spec: RunSpec, device: torch.device) -> str:
-    train, data = spec.train, spec.data
-    count = known_parameters(spec.model)
-    counted = "" if count is None else f"{count:,} parameters in "
-    source = "synthetic data" if data.synthetic else f"data {', '.join(data.text or data.tokens)}"
-    return (
-        f"{spec.name}: {counted}{spec.precision}, "
-        f"ZeRO-{spec.parallel.zero} on {_ranks(spec)} ({device.type}); {source}; "
-        f"{train.steps} steps of {train.global_batch} x {data.seq_len} tokens "
-        f"(micro-batch {train.micro_batch}, accumulation {train.accumulation}){_away(spec.offload)}"
-    )
-
-
-def _away(offload: OffloadSpec) -> str:
-    if offload.optimizer == "none":
-        return ""
-    place = "host memory" if offload.optimizer == "cpu" else ", ".join(offload.path)
-    return f"; {offload.optimizer_fraction:.0%} of optimizer state in {place}"
-
-
-def _ranks(spec: RunSpec) -> str:
-    """How many ranks there are, and along which axes where data parallelism is not the only one."""
-    axes = [f"{axis} {size}" for axis, size in spec.parallel.mesh.sizes().items() if size > 1]
-    ranks = f"{spec.world_size} rank" + "s" * (spec.world_size > 1)
-    return ranks if spec.parallel.dp_shard == spec.world_size else f"{ranks}, {' x '.join(axes)}"
 
 
 def end(code: int) -> NoReturn:
