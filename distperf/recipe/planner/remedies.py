@@ -26,7 +26,7 @@ class Remedy:
 
 
 def remedies(spec: RunSpec, hardware: Hardware, ranks_per_host: int, count: int = 3) -> list[Remedy]:
-    """The cheapest, those that fit before those that only help; of each key the least change that is as good."""
+    """The cheapest, those that fit before those that only help; of each key what spares most at the lowest price."""
     now = evaluate(spec, hardware, ranks_per_host)
     if now is None:
         return []
