@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from distperf.recipe.estimate import StateBytes, known_parameters
+from distperf.recipe.estimate import known_parameters
 from distperf.recipe.holdings import largest_state
-from launcher import pipeline, stall, words
+from launcher import forecast, pipeline, stall, words
 from launcher.checks import candidates
 from launcher.launch import make_transport, needs
 from launcher.nodes import Nodes
@@ -16,10 +16,33 @@ from launcher.planning import Parsed, Planned, Request, parse, plan, slots_known
 
 SCHEMA = 1
 SECRET = "***"
+MOST_RANKS = 64  # that `plan` lists in text; --json lists all
 ONCE_BUILT = "known once built: only the model's own code knows its parameters"
 UNKNOWN = "(known when the nodes have answered)"
-# What `plan --json` holds a place for: the planner fills it (memory of activations, time, what fits).
-OPEN = ("fits", "host_bytes", "disk_bytes", "step_s", "binding_limit")
+# Keys of `plan --json` that are null where nobody can know.
+OPEN = ("fits", "host_bytes", "disk_bytes", "step_s", "binding_limit", "hardware")
+TERMS = (
+    "parameters_bytes",
+    "gradients_bytes",
+    "optimizer_bytes",
+    "host_bytes",
+    "disk_bytes",
+    "activations_bytes",
+    "other_bytes",
+    "total_bytes",
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What else `plan` is asked for: a picture of a pipeline's step, so many candidates, the largest model."""
+
+    drawn: bool = False
+    candidates: int = 0
+    largest: bool = False
+
+
+PLAIN = Wanted()
 
 
 def outcome(request: Request, probe: bool) -> Planned | Parsed:
@@ -37,25 +60,17 @@ def outcome(request: Request, probe: bool) -> Planned | Parsed:
         nodes.close()
 
 
-def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False) -> dict[str, Any]:
-    """The plan for scripts. Values that are not known are null. `drawn`: with every pass of a pipeline's step."""
+def as_json(outcome: Planned | Parsed, with_commands: bool, wanted: Wanted = PLAIN) -> dict[str, Any]:
+    """The plan for scripts. Values that are not known are null. `wanted.drawn`: every pass of a pipeline's step."""
     if isinstance(outcome, Parsed):
         hosts = [
             {"host": label(h), "slots": None if h.slots is None else len(h.slots)} for h in outcome.hosts
         ]
         empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", "pipeline", "spares", *OPEN))
         return {"schema": SCHEMA, **empty, "warnings": list(outcome.warnings), "hosts": hosts, "ranks": None}
-    spec, state = outcome.spec, _state(outcome)
-    per_rank = {
-        "parameters_bytes": state and state.parameters_bytes,
-        "gradients_bytes": state and state.gradients_bytes,
-        "optimizer_bytes": state and state.optimizer_bytes,
-        "host_bytes": state and state.host_bytes,
-        "disk_bytes": state and state.disk_bytes,
-        "activations_bytes": None,
-        "other_bytes": None,
-        "total_bytes": None,
-    }
+    spec, found = outcome.spec, forecast.forecast(outcome)
+    known: dict[str, Any] = {} if found is None else forecast.as_json(found)
+    state = None if spec is None else largest_state(spec)
     train = spec and spec.train
     return {
         "schema": SCHEMA,
@@ -65,12 +80,14 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
         "batch": train
         and {"global": train.global_batch, "micro": train.micro_batch, "accumulation": train.accumulation},
         "parameters": spec and known_parameters(spec.model),
-        "per_rank": per_rank,
+        "per_rank": dict.fromkeys(TERMS),
         "unknown": {"parameters": ONCE_BUILT, "per_rank": ONCE_BUILT} if spec and state is None else {},
-        "pipeline": spec and pipeline.as_json(spec, drawn),
+        "pipeline": spec and pipeline.as_json(spec, wanted.drawn),
         **dict.fromkeys(OPEN),
+        **known,
+        **(_asked(outcome, wanted) if found else {}),
         "reasons": spec.reasons if spec else {},
-        "warnings": [*outcome.warnings, *(state.notes if state else ())],
+        "warnings": [*outcome.warnings, *(state.notes if state else ()), *forecast.warning(found)],
         "spares": outcome.spares,
         "setup": list(outcome.parsed.recipe.launch.setup),
         "nodes": _nodes(outcome) if with_commands else None,
@@ -78,8 +95,18 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
     }
 
 
-def as_text(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False) -> list[str]:
-    """The plan for people; `drawn`: with a picture of a pipeline's step."""
+def _asked(planned: Planned, wanted: Wanted) -> dict[str, Any]:
+    """Candidates and the largest model, if they are wanted."""
+    asked: dict[str, Any] = {}
+    if wanted.candidates:
+        asked["candidates"] = forecast.candidates_json(forecast.candidates(planned, wanted.candidates))
+    if wanted.largest:
+        asked["largest"] = forecast.largest(planned)
+    return asked
+
+
+def as_text(outcome: Planned | Parsed, with_commands: bool, wanted: Wanted = PLAIN) -> list[str]:
+    """The plan for people."""
     if isinstance(outcome, Parsed):
         lines = [f"{label(h)}: " + ("slots unknown" if h.slots is None else words.plural(len(h.slots), "slot"))
                  for h in outcome.hosts]  # fmt: skip
@@ -94,12 +121,14 @@ def as_text(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
     lines += [f"spare {spare}: for {', '.join(fits) or 'none'}" for spare, fits in value["spares"].items()]
     lines += [f"setup      {line}" for line in value["setup"]]
     if outcome.spec is not None:
-        lines += [*_training_lines(outcome, value), *pipeline.lines(outcome.spec, drawn)]
+        lines += [*_training_lines(outcome, value), *pipeline.lines(outcome.spec, wanted.drawn)]
+        lines += _asked_lines(outcome, wanted)
     else:
         lines.append(f"stalls     {stall.watched(outcome.parsed.stall_timeout_s)}")
     lines += [f"warning: {warning}" for warning in value["warnings"]]
     lines += [f"{node['host']}: {node['connect']}" for node in value["nodes"] or () if node["connect"]]
-    for rank in value["ranks"]:
+    many = len(value["ranks"]) > MOST_RANKS and not with_commands
+    for rank in () if many else value["ranks"]:
         lines.append(
             f"rank {rank['rank']}: {rank['host']} slot {rank['slot']} (local rank {rank['local_rank']})"
         )
@@ -110,8 +139,9 @@ def as_text(outcome: Planned | Parsed, with_commands: bool, drawn: bool = False)
 
 
 def _training_lines(planned: Planned, value: dict[str, Any]) -> list[str]:
-    spec, per_rank, batch = planned.spec, value["per_rank"], value["batch"]
+    spec, batch = planned.spec, value["batch"]
     assert spec is not None
+    found = forecast.forecast(planned)
     count = (
         "parameters known once built"
         if value["parameters"] is None
@@ -122,23 +152,19 @@ def _training_lines(planned: Planned, value: dict[str, Any]) -> list[str]:
         f"mesh       {planned.mesh}",
         f"batch      {batch['global']} = {batch['micro']} (micro) x {batch['accumulation']} (accumulation) x "
         f"{planned.mesh.data_parallel_size} (data-parallel ranks)",
-        f"per rank   {_state_text(per_rank)}",
+        *([f"per rank   {ONCE_BUILT}"] if found is None else forecast.lines(found)),
         *(f"auto       {key}: {reason}" for key, reason in sorted(spec.reasons.items())),
     ]
 
 
-def _state_text(per_rank: dict[str, Any]) -> str:
-    if per_rank["parameters_bytes"] is None:
-        return ONCE_BUILT
-    kinds = ("parameters", "gradients", "optimizer")
-    found = ", ".join(f"{kind} {words.size(per_rank[f'{kind}_bytes'])}" for kind in kinds)
-    away = [f"{words.size(per_rank[f'{where}_bytes'])} on {name}"
-            for where, name in (("host", "the host"), ("disk", "drives")) if per_rank[f"{where}_bytes"]]  # fmt: skip
-    return found + (f" (and {away[0]})" if away else "")
-
-
-def _state(planned: Planned) -> StateBytes | None:
-    return None if planned.spec is None else largest_state(planned.spec)
+def _asked_lines(planned: Planned, wanted: Wanted) -> list[str]:
+    if forecast.forecast(planned) is None:
+        return []
+    lines = [forecast.largest_line(forecast.largest(planned))] if wanted.largest else []
+    if wanted.candidates:
+        found = forecast.candidates(planned, wanted.candidates)
+        lines += ["", "candidates, the best first", *forecast.candidates_table(found), ""]
+    return lines
 
 
 def _nodes(planned: Planned) -> list[dict[str, Any]]:

@@ -21,6 +21,10 @@ FINAL_ERRORS = CODE_ERRORS | {
     "CheckpointCorrupt",
 }  # fmt: skip
 
+# What torch and Python raise where an allocation fails: devices do not kill.
+MEMORY_ERRORS = {"OutOfMemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError"}
+_NO_MEMORY = re.compile(r"DefaultCPUAllocator: (can't|not enough)")
+
 MAX_OTHERS = 3  # places of other ranks that a message names; the report has all
 
 SIGNAL_HINTS = {
@@ -47,9 +51,10 @@ def of_rank(rank: Rank, event: RankExited) -> Failure:
     elif event.oom:
         cause, message = "oom", event.oom
     elif error:
-        cause, message = _cause(kind), f"{kind}: {error.get('message', '')}"
+        message = f"{kind}: {error.get('message', '')}"
+        cause = _cause(kind, message)
     elif (crash := crash_in(event.log_tail, event.code)) is not None:
-        cause, message, traceback = _cause(crash.kind), str(crash), crash.traceback
+        cause, message, traceback = _cause(crash.kind, str(crash)), str(crash), crash.traceback
         final = crash.kind in CODE_ERRORS or crash.traceback is None
     elif event.signal:
         cause, message = "signal", f"killed by {event.signal}" + SIGNAL_HINTS.get(event.signal, "")
@@ -94,7 +99,9 @@ def of_node(event: NodeLost, attempt: int, step: int) -> Failure:
     )  # fmt: skip
 
 
-def _cause(kind: str) -> str:
+def _cause(kind: str, message: str) -> str:
+    if kind in MEMORY_ERRORS or _NO_MEMORY.search(message):
+        return "oom"
     return "import" if kind in IMPORT_ERRORS else "exit"
 
 

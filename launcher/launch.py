@@ -13,7 +13,7 @@ from distperf import contract
 from distperf.recipe.load import dump_recipe
 from distperf.recipe.runspec import to_json
 from distperf.version import __version__
-from launcher import control, events, stall, words
+from launcher import control, events, forecast, stall, words
 from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
@@ -35,6 +35,7 @@ from launcher.planning import (
     plan,
     plan_again,
     slots_known,
+    with_found_hardware,
     with_probed_slots,
 )
 from launcher.prepare import prepare
@@ -87,8 +88,10 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
             parsed.allocation, {host: int(seen["cpus"]) for host, seen in nodes.facts.items()}
         ):
             say(f"warning: {warning}")
-        planned = planned or plan(with_probed_slots(parsed, nodes.facts))
-        for warning in planned.warnings:
+        if planned is None:
+            parsed = with_probed_slots(parsed, nodes.facts)
+        planned = plan(with_found_hardware(parsed, nodes.facts))
+        for warning in (*planned.warnings, *forecast.warning(forecast.forecast(planned))):
             say(f"warning: {warning}")
         needed = needs(planned.parsed, request.check)
         if needed.setup.lines:
@@ -232,6 +235,9 @@ def _write_plan(planned: Planned) -> None:
     spec = {"script": script.model_dump()} if script else json.loads(to_json(planned.spec))
     run.write_json(run.runspec, spec)
     run.write_json(run.placement, [asdict(rank) for rank in planned.placement.ranks])
+    found = forecast.forecast(planned)
+    if found is not None:
+        run.write_json(run.plan, {**forecast.as_json(found), "ranks_per_host": planned.ranks_per_host})
 
 
 def _attempts_before(run: RunDir) -> int:

@@ -18,13 +18,15 @@ from distperf import contract
 from distperf.errors import BatchError, MeshError, RecipeError
 from distperf.recipe.load import load_recipe, script_recipe
 from distperf.recipe.mesh import MeshShape
+from distperf.recipe.planner.hardware import UNKNOWN, Hardware
 from distperf.recipe.resolve import resolve
 from distperf.recipe.runspec import RunSpec, to_json
 from distperf.recipe.schema import Recipe
 from launcher import filters, words
-from launcher.agent.facts import count_devices
+from launcher.agent.facts import count_devices, device_names, memory_bytes
 from launcher.errors import PlacementError, UsageError
-from launcher.hostfile import Host, Hostfile, load_hostfile, local_hostfile
+from launcher.hardware import assumed, of_nodes, said
+from launcher.hostfile import Host, Hostfile, load_hostfile, local_hostfile, parse_hostfile
 from launcher.plan import (
     TRAINING,
     Placement,
@@ -59,6 +61,7 @@ class Request:
     check: bool = True
     quiet: bool = False
     verbose: bool = False
+    assume: str | None = None
     color: Color = "auto"
 
 
@@ -76,6 +79,7 @@ class Parsed:
     ssh_options: dict[str, str] = field(default_factory=dict)
     folder: Path = Path()  # of the recipe
     allocation: Allocation | None = None  # the job of SLURM's that gives the hosts
+    found: Hardware = UNKNOWN  # what ranks run on, as far as anybody has looked
 
     @property
     def local(self) -> bool:
@@ -98,6 +102,12 @@ class Planned:
     mesh: MeshShape
     placement: Placement
     program: Program = field(repr=False)
+    hardware: Hardware = UNKNOWN
+
+    @property
+    def ranks_per_host(self) -> int:
+        """On the host that has most."""
+        return max(len(node.ranks) for node in self.placement.nodes)
 
     @property
     def spares(self) -> dict[str, list[str]]:
@@ -125,21 +135,29 @@ def parse(request: Request) -> Parsed:
         assert request.recipe is not None
         recipe = load_recipe(request.recipe, sets)
     nproc = None if recipe.launch.nproc == "auto" else recipe.launch.nproc
-    job = allocation(os.environ, nproc) if request.hosts is None else None
-    if job is not None:
+    found, job = UNKNOWN, None
+    if request.hosts is None and request.assume is None:
+        job = allocation(os.environ, nproc)
+    if request.assume is not None:
+        if request.hosts is not None or request.nproc is not None:
+            raise UsageError("--assume is in place of --hosts and --nproc")
+        text, found = assumed(request.assume, recipe.precision)
+        hostfile = parse_hostfile(text, "--assume")
+        hosts = hostfile.hosts
+    elif job is not None:
         hostfile = Hostfile("(SLURM)", job.hosts, text=job.hostfile)
         hosts = filters.apply_filters(job.hosts, request.include, request.exclude)
     elif request.hosts is None:
-        hostfile = local_hostfile(nproc or max(1, count_devices(dict(os.environ), os.listdir("/dev"))))
+        hostfile = local_hostfile(nproc or max(1, _local_devices()))
         if request.include or request.exclude:
             raise UsageError("--include and --exclude choose from a hostfile: name one with --hosts")
         hosts = hostfile.hosts
     else:
         hostfile = load_hostfile(request.hosts)
         hosts = fill_slots(filters.apply_filters(hostfile.hosts, request.include, request.exclude), nproc, {})
-    if request.hosts is None and recipe.launch.transport is not None:
+    if request.hosts is None and request.assume is None and recipe.launch.transport is not None:
         raise UsageError("launch.transport is about the hosts of a hostfile: name one with --hosts")
-    _check_spares(recipe, hosts, local=request.hosts is None and job is None)
+    _check_spares(recipe, hosts, local=hostfile.text is None)
     return Parsed(
         recipe=recipe,
         hosts=hosts,
@@ -151,6 +169,7 @@ def parse(request: Request) -> Parsed:
         ssh_options=_ssh_options(request.ssh_options),
         folder=Path() if request.recipe is None else request.recipe.parent,
         allocation=job,
+        found=found,
     )
 
 
@@ -219,7 +238,29 @@ def plan(parsed: Parsed) -> Planned:
     """Decide everything; every host has its slots. Raises RecipeError (batch, mesh) and UsageError (secrets)."""
     hosts = parsed.hosts[: len(parsed.hosts) - parsed.recipe.launch.spares]
     spec, mesh = _resolved(parsed, hosts)
-    return Planned(parsed, spec, mesh, place(hosts, mesh.coordinates), _program(parsed, spec))
+    placement = place(hosts, mesh.coordinates)
+    return Planned(parsed, spec, mesh, placement, _program(parsed, spec), hardware_of(parsed, hosts))
+
+
+def hardware_of(parsed: Parsed, hosts: tuple[Host, ...]) -> Hardware:
+    """What ranks on these hosts run on: what the recipe says, else what was found; this machine is looked at."""
+    recipe, ranks = parsed.recipe, max(len(host.slots or ()) for host in hosts)
+    found = parsed.found
+    if found == UNKNOWN and parsed.local:
+        facts = {"devices": _local_devices(), "device_names": device_names(), "memory_bytes": memory_bytes()}
+        found = of_nodes({"localhost": facts}, ranks, recipe.precision, "this machine")
+    return said(recipe.hardware, found, ranks, recipe.precision)
+
+
+def with_found_hardware(parsed: Parsed, facts: Mapping[str, Mapping[str, Any]]) -> Parsed:
+    """With what the nodes' agents say of their memory and devices."""
+    ranks = max((len(host.slots or ()) for host in parsed.hosts), default=1)
+    found = of_nodes(facts, max(1, ranks), parsed.recipe.precision, "found on the hosts")
+    return replace(parsed, found=found)
+
+
+def _local_devices() -> int:
+    return count_devices(dict(os.environ), os.listdir("/dev"))
 
 
 def _resolved(parsed: Parsed, hosts: tuple[Host, ...]) -> tuple[RunSpec | None, MeshShape]:
@@ -227,7 +268,13 @@ def _resolved(parsed: Parsed, hosts: tuple[Host, ...]) -> tuple[RunSpec | None, 
     if parsed.recipe.script is not None:
         return None, MeshShape(dp_shard=world_size)
     run_id, folder = parsed.run.run_id, checkpoint_folder(parsed)
-    spec = resolve(parsed.recipe, run_id=run_id, world_size=world_size, checkpoint_dir=folder)
+    spec = resolve(
+        parsed.recipe,
+        run_id=run_id,
+        world_size=world_size,
+        checkpoint_dir=folder,
+        hardware=hardware_of(parsed, hosts),
+    )
     return spec, spec.parallel.mesh
 
 
@@ -255,9 +302,8 @@ def plan_again(planned: Planned, places: tuple[str, ...]) -> Planned:
         program = planned.program
         if spec is not None:
             program = replace(program, env={**program.env, contract.RUNSPEC_ENV: to_json(spec)})
-        return replace(
-            planned, spec=spec, mesh=mesh, placement=place(fewer, mesh.coordinates), program=program
-        )
+        placement = place(fewer, mesh.coordinates)
+        return replace(planned, spec=spec, mesh=mesh, placement=placement, program=program)
     raise refused or PlacementError("no slots are left")
 
 

@@ -14,11 +14,20 @@ from launcher.state import Failure, RunState
 TAIL_LINES = 12
 
 
-def report(state: RunState, folder: Path, first: dict[str, Any] | None, last: dict[str, Any]) -> list[str]:
-    """The lines printed when a run ends. first, last: its first and newest line of metrics, if any."""
+def report(
+    state: RunState,
+    folder: Path,
+    first: dict[str, Any] | None,
+    last: dict[str, Any],
+    advice: Sequence[str] = (),
+) -> list[str]:
+    """The lines printed when a run ends. first, last: its first and newest line of metrics, if any.
+
+    `advice`: what can be done about the failure.
+    """
     lines = []
     if state.first_failure is not None and state.state != "finished":
-        lines += failure_lines(state.first_failure)
+        lines += [*failure_lines(state.first_failure), *advice]
     lines.append(headline(state))
     if last:
         lines.append("  " + _metrics_line(first or last, last))

@@ -51,6 +51,11 @@ class RunDir:
         return self.path / "placement.json"
 
     @property
+    def plan(self) -> Path:
+        """Memory and time as they were planned, and what for."""
+        return self.path / "plan.json"
+
+    @property
     def events(self) -> Path:
         """The journal."""
         return self.path / "events.jsonl"

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from launcher import report, words
+from launcher import outofmemory, report, words
 from launcher.journal import last_metrics, read_lines, replay
 from launcher.lifetime import SAME_S, started_at
 from launcher.logs import printable_lines
@@ -66,7 +66,9 @@ def public_state(state: RunState, alive: bool) -> str:
 def closing_lines(run: RunDir, state: RunState) -> list[str]:
     """The report of a run that has ended."""
     first = next(read_lines(run.metrics), None)
-    return report.report(state, run.path, first, last_metrics(run))
+    failure = state.first_failure
+    advice = outofmemory.explained(run) if failure is not None and failure.cause == "oom" else []
+    return report.report(state, run.path, first, last_metrics(run), advice)
 
 
 def _rank(rank: Rank) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import TypeVar
 from distperf.errors import BatchError, MeshError
 from distperf.recipe.batch import MOST_AUTO_MICRO_BATCH, Batch, fit_batch
 from distperf.recipe.mesh import MeshShape, fit_mesh
+from distperf.recipe.planner.hardware import UNKNOWN, Hardware
+from distperf.recipe.planner.settle import settle
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.runspec import (
     RUNSPEC_SCHEMA,
@@ -47,8 +49,12 @@ from distperf.recipe.vocab import BYTE_VOCAB
 T = TypeVar("T", int, str, tuple[int, ...])
 
 
-def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str) -> RunSpec:
+def resolve(
+    recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str, hardware: Hardware = UNKNOWN
+) -> RunSpec:
     """The run that a recipe of a model (not of a script) is, on `world_size` ranks; `checkpoint_dir` is absolute.
+
+    What the recipe leaves to the planner is settled by what `hardware` has room for.
 
     Raises: MeshError, BatchError (both RecipeError) where recipe and world size do not fit together.
     """
@@ -61,7 +67,8 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
     batch = resolve_batch(recipe, mesh, reasons)
     shape = _model(model, reasons)
     checkpoint = recipe.checkpoint
-    return RunSpec(
+    mode = recipe.activation_checkpoint
+    spec = RunSpec(
         schema=RUNSPEC_SCHEMA,
         name=recipe.name,
         run_id=run_id,
@@ -86,7 +93,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         offload=OffloadSpec(
             recipe.offload.optimizer, recipe.offload.optimizer_fraction, recipe.offload.path or ()
         ),
-        activation_checkpoint=recipe.activation_checkpoint,
+        activation_checkpoint="none" if mode == "auto" else mode,
         checkpoint=CheckpointSpec(
             every_steps=checkpoint.every_steps,
             save_last=checkpoint.save_last,
@@ -99,6 +106,7 @@ def resolve(recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str
         evaluation=_evaluation(recipe.eval, batch, reasons),
         reasons=reasons,
     )
+    return settle(spec, hardware, micro_batch=train.micro_batch == "auto", checkpointing=mode == "auto")
 
 
 def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:

@@ -11,7 +11,14 @@ from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import DataSection, EvalSection, ModelSection, OptimizerSection, ParallelSection
+from distperf.recipe.sections import (
+    DataSection,
+    EvalSection,
+    HardwareSection,
+    ModelSection,
+    OptimizerSection,
+    ParallelSection,
+)
 from distperf.recipe.tensor_rules import indivisible, llama_units
 from distperf.recipe.vocab import BYTE_VOCAB
 
@@ -26,6 +33,7 @@ TRAINING_KEYS = (
     "activation_checkpoint",
     "checkpoint",
     "eval",
+    "hardware",
 )
 REQUIRED_KEYS = ("model", "data", "train")
 
@@ -74,6 +82,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     yield from _split_backward(recipe)
     yield from (Fault(*fault) for fault in offload_faults(recipe.offload, recipe.parallel))
     yield from _launch(recipe.launch)
+    yield from _hardware(recipe.hardware)
     if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":
         text = (
             f"launch.min_nodes is {recipe.launch.min_nodes}, but parallel.dp_shard, {recipe.parallel.dp_shard}, fixes "
@@ -271,7 +280,7 @@ def _split_backward(recipe: Recipe) -> Iterator[Fault]:
         return
     advice = "take pp_schedule 1f1b or interleaved_1f1b"
     mode = recipe.activation_checkpoint
-    if mode != "none":
+    if mode not in ("none", "auto"):
         why = {
             "selective": "torch goes backward once only through what is kept selectively",
             "full": "torch computes a layer again for each part and each group of its parameters, five times in all",
@@ -315,6 +324,12 @@ def _tensor(model: ModelSection, data: DataSection, parallel: ParallelSection) -
     problem = indivisible(parallel.tp, llama_units(**sizes, seq_len=data.seq_len, pieces=pieces))
     if problem is not None:
         yield Fault("parallel.tp", f"parallel.tp: {problem}")
+
+
+def _hardware(hardware: HardwareSection) -> Iterator[Fault]:
+    if hardware.memory_gib is not None and hardware.device is None:
+        key = "hardware.memory_gib"
+        yield Fault(key, f"{key} needs hardware.device: memory of a device, or of a node with device: cpu")
 
 
 def _launch(launch: LaunchSection) -> Iterator[Fault]:

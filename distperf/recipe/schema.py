@@ -16,6 +16,7 @@ from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
     EvalSection,
+    HardwareSection,
     ModelSection,
     OffloadSection,
     OptimizerSection,
@@ -67,11 +68,12 @@ class Recipe(Section):
         default_factory=OffloadSection,
         description="What of the model's state rests outside of the devices' memory.",
     )
-    activation_checkpoint: Annotated[str, choice("none", "selective", "full")] = Field(
+    activation_checkpoint: Annotated[str, choice("none", "selective", "full", "auto")] = Field(
         default="none",
         description="What layers keep between forward and backward pass. none: all that the backward pass needs (the "
         "default, fastest); selective: outputs of matrix products and attention, the rest is computed again; full: "
-        "each layer's input only, for about a third more arithmetic.",
+        "each layer's input only, for about a third more arithmetic; auto: the first of these that fits, by the plan, "
+        "into the memory of the hosts (none where that is not known).",
     )
     checkpoint: CheckpointSection = Field(
         default_factory=CheckpointSection, description="When the run is saved, and what is kept."
@@ -87,6 +89,10 @@ class Recipe(Section):
         description="What a job of SLURM's asks for, and how a run behaves inside one.",
     )
     report: ReportSection = Field(default_factory=ReportSection, description="Who else hears of the run.")
+    hardware: HardwareSection = Field(
+        default_factory=HardwareSection,
+        description="What ranks run on, for the planner, where it cannot find out or shall not believe it.",
+    )
     script: ScriptSection | None = Field(
         default=None, description="A script of your own, in place of everything that says what is trained."
     )

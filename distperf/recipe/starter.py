@@ -59,7 +59,14 @@ offload:
   optimizer_fraction: 1.0       # share of that state
   path: null                    # for nvme: a folder on the drive, or a list of such
 
-activation_checkpoint: none     # selective or full: less memory, more arithmetic
+activation_checkpoint: none     # selective or full: less memory, more arithmetic; auto: what fits
+
+hardware:                       # for `distperf plan`; what is null is found, or looked up
+  device: null                  # H100, A100, ... or cpu
+  memory_gib: null              # of a device, or of a node with cpu
+  flops_per_s: null             # of a rank
+  link_bytes_per_s: null        # of a rank, inside a host
+  network_bytes_per_s: null     # of a rank, between hosts
 
 checkpoint:
   every_steps: 50               # 0: only after the last step

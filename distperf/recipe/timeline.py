@@ -9,8 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import ge
 
-from distperf.recipe.schedules import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, order, stage_count
+from distperf.recipe.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUTS,
+    WEIGHTS,
+    Action,
+    order,
+    stage_count,
+    stages_of,
+)
 
 SLOTS = {FORWARD: 1, BACKWARD: 2, INPUTS: 1, WEIGHTS: 1}
 
@@ -87,3 +98,61 @@ def _ready(action: Action, ends: dict[Action, float], last: int) -> float | None
     return next(
         (ends[a] for kind in (BACKWARD, INPUTS) if (a := Action(kind, stage + 1, micro)) in ends), None
     )
+
+
+@lru_cache(maxsize=4096)
+def bubble_share(schedule: str, pp: int, micro_batches: int) -> float:
+    """Part of the ranks' time in which they wait. Of many micro-batches only some are gone through.
+
+    With a stage a rank, it waits pp - 1 times a forward and a backward pass, whatever their order.
+    """
+    if stage_count(schedule, pp) == pp:
+        return (pp - 1) / (micro_batches + pp - 1)
+    few = _enough(schedule, pp, micro_batches)
+    step = timeline(schedule, pp, few)
+    works = step.span * (1 - step.bubble_share) * micro_batches / few
+    waits = step.span * step.bubble_share
+    return waits / (waits + works)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Micro-batches of which a rank's stages hold something, in the order of its stages.
+
+    `whole`: gone forward, and without their weights' gradients. `halfway`: of these, those of which the weights' half
+    of the backward pass alone is left.
+    """
+
+    whole: tuple[int, ...]
+    halfway: tuple[int, ...]
+
+    def tops(self, other: Held) -> bool:
+        """It is more than the other, or as much everywhere."""
+        return all(map(ge, self.whole + self.halfway, other.whole + other.halfway))
+
+
+@lru_cache(maxsize=4096)
+def held_at_backward(schedule: str, pp: int, micro_batches: int, rank: int) -> dict[int, tuple[Held, ...]]:
+    """Stage of the rank -> the most that all of its stages hold when a backward pass of that one begins.
+
+    Where stages take turns in holding most, there are several such states.
+    """
+    few = micro_batches if schedule == "gpipe" else _enough(schedule, pp, micro_batches)
+    own = stages_of(schedule, pp, rank)
+    whole, halfway = dict.fromkeys(own, 0), dict.fromkeys(own, 0)
+    states: dict[int, set[Held]] = {stage: set() for stage in own}
+    for action in order(schedule, pp, few, rank):
+        if action.kind in (BACKWARD, INPUTS):
+            states[action.stage].add(Held(tuple(whole.values()), tuple(halfway.values())))
+        whole[action.stage] += {FORWARD: 1, BACKWARD: -1, WEIGHTS: -1}.get(action.kind, 0)
+        halfway[action.stage] += {INPUTS: 1, WEIGHTS: -1}.get(action.kind, 0)
+    return {
+        stage: tuple(state for state in found if not any(o.tops(state) for o in found - {state}))
+        for stage, found in states.items()
+    }
+
+
+def _enough(schedule: str, pp: int, micro_batches: int) -> int:
+    """Micro-batches after which a step only repeats its middle."""
+    few = 4 * stage_count(schedule, pp)
+    return few if micro_batches > few and micro_batches % pp == 0 else micro_batches

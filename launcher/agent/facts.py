@@ -1,6 +1,7 @@
 """What this node is: told once, in the agent's first message. Nothing here waits or writes."""
 
 import fcntl
+import glob
 import os
 import platform
 import socket
@@ -9,11 +10,13 @@ import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
+from launcher.agent.memory import group_of
+
 _SIOCGIFADDR = 0x8915
 
 
 def node_facts() -> Dict[str, Any]:
-    """hostname, pid, python, cpus, devices (number of accelerators), ssh_address, interfaces, wall_time."""
+    """hostname, pid, python, cpus, devices (number of accelerators), device_names, memory_bytes, and more."""
     return {
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
@@ -22,6 +25,8 @@ def node_facts() -> Dict[str, Any]:
         "executable": sys.executable,
         "cpus": len(os.sched_getaffinity(0)),
         "devices": count_devices(os.environ, os.listdir("/dev")),
+        "device_names": device_names(),
+        "memory_bytes": memory_bytes(),
         "ssh_address": ssh_address(os.environ.get("SSH_CONNECTION", "")),
         "interfaces": interfaces(),
         "wall_time": time.time(),
@@ -37,6 +42,23 @@ def count_devices(environ: Mapping[str, str], dev: List[str]) -> int:
     if mask is None or not found:
         return found
     return len([device for device in mask.split(",") if device.strip() not in ("", "-1")])
+
+
+def device_names(folder: str = "/proc/driver/nvidia/gpus") -> List[str]:
+    """What NVIDIA's driver calls each device, where there is one."""
+    names = []
+    for path in sorted(glob.glob(os.path.join(folder, "*", "information"))):
+        with open(path) as file:
+            names += [line.partition(":")[2].strip() for line in file if line.startswith("Model:")]
+    return names
+
+
+def memory_bytes() -> int:
+    """This node's memory, or less where a cgroup limits what this process and its children may have."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    group = group_of(os.getpid())
+    limit = group.limit_bytes() if group is not None else None
+    return total if limit is None else min(total, limit)
 
 
 def ssh_address(connection: str) -> Optional[str]:

@@ -14,6 +14,7 @@ import typer
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
+    from launcher.dryrun import Wanted
     from launcher.planning import Request
 
 Recipe = typer.Argument(None, metavar="RECIPE", help="The recipe (YAML).")
@@ -147,14 +148,37 @@ def plan(
     draw: bool = typer.Option(
         False, "--draw", help="A picture of a pipeline's step: what each rank does when, and where it waits."
     ),
+    assume: str | None = typer.Option(
+        None,
+        "--assume",
+        metavar="HOSTSxRANKSxDEVICE",
+        help="Plan for hosts that are not there, such as 64x8xH100.",
+    ),
+    candidates: int = typer.Option(
+        0,
+        "--candidates",
+        min=0,
+        metavar="N",
+        help="The N best ways to run it: ZeRO, tp, pp, micro-batch, checkpointing.",
+    ),
+    largest: bool = typer.Option(
+        False, "--largest", help="The largest model of the recipe's proportions that these hosts can train."
+    ),
 ) -> None:
-    """Say what a recipe comes to on these hosts: mesh, batch, bytes of model state per rank."""
+    """Say what a recipe comes to on these hosts: mesh, batch, memory per rank term by term, time of a step."""
+    from launcher.dryrun import Wanted
     from launcher.planning import Request
 
     request = Request(
-        recipe=recipe, hosts=hosts, include=include, exclude=exclude, sets=tuple(sets or ()), nproc=nproc
+        recipe=recipe,
+        hosts=hosts,
+        include=include,
+        exclude=exclude,
+        sets=tuple(sets or ()),
+        nproc=nproc,
+        assume=assume,
     )
-    _show_plan(request, probe=False, as_json=as_json, with_commands=False, drawn=draw)
+    _show_plan(request, False, as_json, False, Wanted(draw, candidates, largest))
 
 
 def sbatch(
@@ -192,13 +216,14 @@ def _script_args(recipe: str | None, args: list[str] | None, script: str | None)
 
 
 def _show_plan(
-    request: Request, probe: bool, as_json: bool, with_commands: bool, drawn: bool = False
+    request: Request, probe: bool, as_json: bool, with_commands: bool, wanted: Wanted | None = None
 ) -> None:
     from launcher import dryrun
 
+    wanted = wanted or dryrun.PLAIN
     outcome = dryrun.outcome(request, probe)
     if as_json:
-        print(json.dumps(dryrun.as_json(outcome, with_commands, drawn), indent=1))
+        print(json.dumps(dryrun.as_json(outcome, with_commands, wanted), indent=1))
     else:
-        for line in dryrun.as_text(outcome, with_commands, drawn):
+        for line in dryrun.as_text(outcome, with_commands, wanted):
             print(line)

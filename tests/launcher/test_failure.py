@@ -34,6 +34,20 @@ def test_cause(seen, cause, message):
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "cause"),
+    [
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "oom"),
+        ("MemoryError", "", "oom"),
+        ("RuntimeError", "[enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried", "oom"),
+        ("RuntimeError", "the memory of this went wrong", "exit"),
+    ],
+)
+def test_allocations_that_fail(kind, message, cause):
+    """Nothing kills a rank whose device is full: its own error says so, and is told as want of memory."""
+    assert explain(code=1, error={"type": kind, "message": message}).cause == cause
+
+
 def test_sigkill_says_memory():
     """C03: "killed by SIGKILL" comes with the likely reason and where to look."""
     assert "memory" in explain(signal="SIGKILL").message

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.dryrun import as_json, as_text, outcome
+from launcher.dryrun import Wanted, as_json, as_text, outcome
 from launcher.planning import Request
 
 RECIPE = """\
@@ -23,7 +23,7 @@ def planned(tmp_path):
 
 def test_a_step_is_drawn(planned):
     """Ranks by time: a backward pass takes two slots, a dot is waiting; the bubble is (P - 1) / (M + P - 1)."""
-    lines = as_text(planned(), with_commands=False, drawn=True)
+    lines = as_text(planned(), False, Wanted(drawn=True))
     at = next(i for i, line in enumerate(lines) if line.startswith("pipeline"))
     assert "1f1b, 4 micro-batches, bubble 42.9%" in lines[at]
     assert lines[at + 3 : at + 7] == [
@@ -39,7 +39,7 @@ def test_a_step_is_drawn(planned):
 def test_pictures_fit_the_terminal(planned, schedule, count):
     """80 columns, whatever the size; folded lines say so, and so does a picture of fewer micro-batches."""
     lines = as_text(
-        planned(f"parallel.pp_schedule={schedule}", f"train.global_batch={count}"), False, drawn=True
+        planned(f"parallel.pp_schedule={schedule}", f"train.global_batch={count}"), False, Wanted(drawn=True)
     )
     at = next(i for i, line in enumerate(lines) if line.startswith("pipeline"))
     drawn = [line for line in lines[at + 1 :] if not line.startswith(("rank", "warning"))]
@@ -50,9 +50,7 @@ def test_pictures_fit_the_terminal(planned, schedule, count):
 
 def test_numbers_for_scripts(planned):
     """Stages with their layers and what they hold, the bubble, and with --draw every pass."""
-    found = as_json(
-        planned("parallel.pp_schedule=zbv", "train.global_batch=8"), with_commands=False, drawn=True
-    )
+    found = as_json(planned("parallel.pp_schedule=zbv", "train.global_batch=8"), False, Wanted(drawn=True))
     told = found["pipeline"]
     assert [stage["pp"] for stage in told["stages"]] == [0, 1, 2, 3, 3, 2, 1, 0]
     assert [stage["layers"] for stage in told["stages"]][-1][1] == 30
@@ -64,4 +62,4 @@ def test_numbers_for_scripts(planned):
 
 def test_without_a_pipeline(planned):
     assert as_json(planned("parallel.pp=1"), with_commands=False)["pipeline"] is None
-    assert "nothing to draw" in "".join(as_text(planned("parallel.pp=1"), False, drawn=True))
+    assert "nothing to draw" in "".join(as_text(planned("parallel.pp=1"), False, Wanted(drawn=True)))

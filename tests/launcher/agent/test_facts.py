@@ -3,7 +3,15 @@ import socket
 
 import pytest
 
-from launcher.agent.facts import count_devices, interface_of, interfaces, node_facts, ssh_address
+from launcher.agent.facts import (
+    count_devices,
+    device_names,
+    interface_of,
+    interfaces,
+    memory_bytes,
+    node_facts,
+    ssh_address,
+)
 
 DEV = ["null", "nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"]
 
@@ -28,6 +36,22 @@ def test_count_devices(mask, dev, count):
 def test_devices_of_a_task_of_slurms():
     """SLURM's own word stands above device files, which show those of other jobs too."""
     assert count_devices({"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"}, ["nvidia4"]) == 2
+
+
+def test_device_names(tmp_path):
+    """As NVIDIA's driver tells them, in order; none without the driver."""
+    for number, name in enumerate(["NVIDIA H100 80GB HBM3", "NVIDIA A10G"]):
+        (tmp_path / f"0000:0{number}").mkdir()
+        (tmp_path / f"0000:0{number}" / "information").write_text(f"Model: \t\t {name}\nIRQ: 1\n")
+    assert device_names(str(tmp_path)) == ["NVIDIA H100 80GB HBM3", "NVIDIA A10G"]
+    assert device_names(str(tmp_path / "nothing")) == []
+
+
+def test_memory_is_at_most_the_machines():
+    """What the kernel counts, or a cgroup's limit below it."""
+    with open("/proc/meminfo") as file:
+        total = 1024 * int(file.readline().split()[1])
+    assert 0 < memory_bytes() <= total
 
 
 @pytest.mark.parametrize(
