@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from distperf.recipe.dividing import OffloadSection, ParallelSection
 from distperf.recipe.estimate import StateBytes
 from distperf.recipe.runspec import OffloadSpec
-from distperf.recipe.sections import OffloadSection, ParallelSection
 
 
 def offload_faults(offload: OffloadSection, parallel: ParallelSection) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from distperf.recipe.context_rules import context_problem
+from distperf.recipe.dividing import HardwareSection, ParallelSection
 from distperf.recipe.launching import LaunchSection
 from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
@@ -14,10 +15,8 @@ from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import (
     DataSection,
     EvalSection,
-    HardwareSection,
     ModelSection,
     OptimizerSection,
-    ParallelSection,
 )
 from distperf.recipe.tensor_rules import indivisible, llama_units
 from distperf.recipe.vocab import BYTE_VOCAB

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
+from distperf.recipe.dividing import HardwareSection, OffloadSection, ParallelSection
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
 from distperf.recipe.reporting import ReportSection
@@ -16,11 +17,8 @@ from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
     EvalSection,
-    HardwareSection,
     ModelSection,
-    OffloadSection,
     OptimizerSection,
-    ParallelSection,
     Section,
     TrainSection,
 )

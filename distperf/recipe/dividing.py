@@ -1,0 +1,117 @@
+"""The sections that say how a training is divided over ranks and tiers of memory, and what hardware they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from distperf.recipe.kinds import (
+    choice,
+    number,
+    one_or_more,
+    or_auto,
+    or_null,
+    text,
+    whole,
+    whole_list,
+)
+from distperf.recipe.planner.hardware import CPU, DEVICES
+from distperf.recipe.sections import Auto, Count, PositiveOrNull, Section
+
+
+class ParallelSection(Section):
+    """How the model's state is divided over ranks."""
+
+    zero: Annotated[int, whole(0, 3)] = Field(
+        default=2,
+        description="ZeRO stage: 0 divides nothing, 1 optimizer state, 2 gradients too, 3 parameters too. The default "
+        "saves most memory at no extra communication.",
+    )
+    dp_shard: Annotated[int | Auto, or_auto(whole(1))] = Field(
+        default="auto",
+        description="Ranks that state is divided by and that train on different samples. auto: what the other axes "
+        "leave of the world.",
+    )
+    dp_replicate: Count = Field(
+        default=1,
+        description="Copies of what dp_shard ranks hold together (hybrid sharding: replicate over nodes).",
+    )
+    tp: Count = Field(
+        default=1,
+        description="Ranks that share every layer (tensor and sequence parallel). They communicate most: keep them "
+        "inside a node. Divides heads, kv_heads, ffn and positions; a model of one's own declares a tensor_plan.",
+    )
+    cp: Count = Field(
+        default=1,
+        description="Ranks that share every sequence, each with a part of its positions (context parallel); state is "
+        "divided over them as over dp_shard.",
+    )
+    cp_method: Annotated[str, choice("ulysses", "ring")] = Field(
+        default="ulysses",
+        description="How attention sees the other ranks' positions. ulysses: heads are exchanged for positions, so cp "
+        "must divide them; ring: keys and values travel round, for any number of heads.",
+    )
+    pp: Count = Field(default=1, description="Pipeline stages: ranks that each hold some of the layers.")
+    pp_schedule: Annotated[
+        str, choice("gpipe", "1f1b", "interleaved_1f1b", "zero_bubble", "zbv", "dualpipev")
+    ] = Field(
+        default="1f1b",
+        description="Order of a pipeline's forward and backward passes, train.micro_batch sequences each. The default "
+        "holds few activations; the others shorten the bubble at the cost of memory or communication.",
+    )
+    pp_layers: Annotated[tuple[int, ...] | Auto, or_auto(whole_list(1))] = Field(
+        default="auto",
+        description="Layers of each pipeline stage in model order, as a list (two stages a rank with the last four "
+        "schedules). auto: by cost, the head's included, so that the dearest stage is as cheap as can be.",
+    )
+
+
+class OffloadSection(Section):
+    """What rests outside of the devices' memory, and where. Results are the same to the bit, if kernels are."""
+
+    optimizer: Annotated[str, choice("none", "cpu", "nvme")] = Field(
+        default="none",
+        description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
+        "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
+        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2.",
+    )
+    optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
+        default=1.0,
+        description="Share of that state that is offloaded; the rest stays with the weights. Default: all.",
+    )
+    path: Annotated[tuple[str, ...] | None, or_null(one_or_more(text("a path")))] = Field(
+        default=None,
+        description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
+        "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
+    )
+
+
+class HardwareSection(Section):
+    """What the planner reckons with. What is not said comes from the nodes (this machine, or at launch), or a table.
+
+    Rates are those of one rank, one way, as they are reached in practice; the table's are data sheets'.
+    """
+
+    device: Annotated[str | None, or_null(choice(*DEVICES, CPU))] = Field(
+        default=None,
+        description="The device of each rank: its memory and rates are then those of its data sheet. cpu: ranks "
+        "without devices share the memory of their node.",
+    )
+    memory_gib: PositiveOrNull = Field(
+        default=None,
+        description="Memory of a device, or of a whole node with cpu, in GiB. Default: the device's, or the node's.",
+    )
+    flops_per_s: PositiveOrNull = Field(
+        default=None,
+        description="Floating-point operations per second that a rank reaches in large matrix products. Default: the "
+        "data sheet's; unknown for CPUs, of which step times are then not planned.",
+    )
+    link_bytes_per_s: PositiveOrNull = Field(
+        default=None, description="Bytes per second between ranks of one host. Default: the data sheet's."
+    )
+    network_bytes_per_s: PositiveOrNull = Field(
+        default=None,
+        description="Bytes per second of a rank to another host. Default: one adapter a device, as in the maker's "
+        "reference design.",
+    )
