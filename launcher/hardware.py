@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.planner import hardware
 from distperf.recipe.planner.hardware import CPU, DEVICES, GIB, UNKNOWN, Hardware
-from distperf.recipe.sections import HardwareSection
 from launcher.errors import UsageError
 
 _ASSUMED = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,3})x(.+)")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from distperf.recipe.context_rules import context_problem
 from distperf.recipe.launching import LaunchSection
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES
@@ -14,7 +15,6 @@ from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import (
     DataSection,
     EvalSection,
-    HardwareSection,
     ModelSection,
     OptimizerSection,
     ParallelSection,

@@ -10,13 +10,13 @@ from pydantic.fields import FieldInfo
 
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.reporting import ReportSection
 from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
     DataSection,
     EvalSection,
-    HardwareSection,
     ModelSection,
     OffloadSection,
     OptimizerSection,

@@ -1,7 +1,7 @@
 import pytest
 
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.planner.hardware import CPU, DEVICES, GIB, UNKNOWN
-from distperf.recipe.sections import HardwareSection
 from launcher.errors import UsageError
 from launcher.hardware import assumed, of_nodes, said
 
