@@ -29,7 +29,7 @@ DEEP = 8  # stages; of more, only some are looked at
 
 # A rank's process with torch and gloo loaded, before it has a model: 0.3 GiB on Linux with torch 2.13 for CPUs. On a
 # GPU: its context, cuBLAS and NCCL; not measured here.
-CPU_RUNTIME_BYTES = 330 * 2**20
+CPU_RUNTIME_BYTES = 300 * 2**20
 GPU_RUNTIME_BYTES = 2**30
 # What allocators hold beyond what is asked of them, of all that comes and goes in a step.
 ALLOCATOR_SHARE = 0.05
