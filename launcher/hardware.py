@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from distperf.recipe.dividing import HardwareSection
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.planner import hardware
 from distperf.recipe.planner.hardware import CPU, DEVICES, GIB, UNKNOWN, Hardware
 from launcher.errors import UsageError

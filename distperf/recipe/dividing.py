@@ -1,4 +1,4 @@
-"""The sections that say how a training is divided over ranks and tiers of memory, and what hardware they are."""
+"""The sections that say how a training is divided over ranks, and over tiers of memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from distperf.recipe.kinds import (
     whole,
     whole_list,
 )
-from distperf.recipe.planner.hardware import CPU, DEVICES
-from distperf.recipe.sections import Auto, Count, PositiveOrNull, Section
+from distperf.recipe.sections import Auto, Count, Section
 
 
 class ParallelSection(Section):
@@ -84,34 +83,4 @@ class OffloadSection(Section):
         default=None,
         description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
         "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
-    )
-
-
-class HardwareSection(Section):
-    """What the planner reckons with. What is not said comes from the nodes (this machine, or at launch), or a table.
-
-    Rates are those of one rank, one way, as they are reached in practice; the table's are data sheets'.
-    """
-
-    device: Annotated[str | None, or_null(choice(*DEVICES, CPU))] = Field(
-        default=None,
-        description="The device of each rank: its memory and rates are then those of its data sheet. cpu: ranks "
-        "without devices share the memory of their node.",
-    )
-    memory_gib: PositiveOrNull = Field(
-        default=None,
-        description="Memory of a device, or of a whole node with cpu, in GiB. Default: the device's, or the node's.",
-    )
-    flops_per_s: PositiveOrNull = Field(
-        default=None,
-        description="Floating-point operations per second that a rank reaches in large matrix products. Default: the "
-        "data sheet's; unknown for CPUs, of which step times are then not planned.",
-    )
-    link_bytes_per_s: PositiveOrNull = Field(
-        default=None, description="Bytes per second between ranks of one host. Default: the data sheet's."
-    )
-    network_bytes_per_s: PositiveOrNull = Field(
-        default=None,
-        description="Bytes per second of a rank to another host. Default: one adapter a device, as in the maker's "
-        "reference design.",
     )

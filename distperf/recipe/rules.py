@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from distperf.recipe.context_rules import context_problem
-from distperf.recipe.dividing import HardwareSection, ParallelSection
+from distperf.recipe.dividing import ParallelSection
 from distperf.recipe.launching import LaunchSection
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES

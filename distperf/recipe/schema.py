@@ -8,9 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
-from distperf.recipe.dividing import HardwareSection, OffloadSection, ParallelSection
+from distperf.recipe.dividing import OffloadSection, ParallelSection
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.reporting import ReportSection
 from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (

@@ -1,6 +1,6 @@
 import pytest
 
-from distperf.recipe.dividing import HardwareSection
+from distperf.recipe.machines import HardwareSection
 from distperf.recipe.planner.hardware import CPU, DEVICES, GIB, UNKNOWN
 from launcher.errors import UsageError
 from launcher.hardware import assumed, of_nodes, said

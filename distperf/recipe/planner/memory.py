@@ -24,11 +24,12 @@ from distperf.recipe.timeline import Held, held_at_backward
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 TOKEN_BYTES = 8
+CHECKPOINT_BYTES = 12  # of a parameter: fp32 weight, and Adam's two moments
 DEEP = 8  # stages; of more, only some are looked at
 
 # A rank's process with torch and gloo loaded, before it has a model: 0.3 GiB on Linux with torch 2.13 for CPUs. On a
 # GPU: its context, cuBLAS and NCCL; not measured here.
-CPU_RUNTIME_BYTES = 330 * 2**20
+CPU_RUNTIME_BYTES = 300 * 2**20
 GPU_RUNTIME_BYTES = 2**30
 # What allocators hold beyond what is asked of them, of all that comes and goes in a step.
 ALLOCATOR_SHARE = 0.05
@@ -50,6 +51,7 @@ class Memory:
     batch_bytes: int
     absent_bytes: int  # gradients that are not there yet at this moment
     runtime_bytes: int
+    snapshot_bytes: int  # a checkpoint's copy in host memory, written beside training
     on_device: bool  # what is offloaded is elsewhere
 
     @property
@@ -59,8 +61,8 @@ class Memory:
 
     @property
     def offloaded_bytes(self) -> int:
-        """Optimizer state that rests in the host's memory where that is the rank's own: on a CPU."""
-        return 0 if self.on_device else self.state.host_bytes
+        """What is in the host's memory where that is the rank's own, on a CPU: optimizer state, a checkpoint's copy."""
+        return 0 if self.on_device else self.state.host_bytes + self.snapshot_bytes
 
     @property
     def transient_bytes(self) -> int:
@@ -89,7 +91,8 @@ class Memory:
             "parameters": self.state.parameters_bytes,
             "gradients": self.state.gradients_bytes,
             "optimizer": self.state.optimizer_bytes,
-            "optimizer in host memory": self.offloaded_bytes,
+            "optimizer in host memory": 0 if self.on_device else self.state.host_bytes,
+            "checkpoint's copy": 0 if self.on_device else self.snapshot_bytes,
             "activations of layers": self.activations_bytes - self.logits_bytes,
             "logits and loss": self.logits_bytes,
             "gathered weights": self.gathered_bytes,
@@ -143,6 +146,7 @@ def _of_place(spec: RunSpec, model: ModelSpec, pp: int, hardware: Hardware) -> M
                 batch_bytes=_batch_bytes(spec, shape),
                 absent_bytes=extra.absent_bytes,
                 runtime_bytes=GPU_RUNTIME_BYTES if hardware.fused else CPU_RUNTIME_BYTES,
+                snapshot_bytes=_snapshot_bytes(spec, count),
                 on_device=hardware.fused,
             )
         )
@@ -222,6 +226,12 @@ def _put_off(shape: Shape, stage: Stage) -> int:
     """Gradients that the weights' half of a backward pass still needs."""
     blocks = (stage.stop - stage.start) * activations.products_bytes(shape)
     return blocks + (activations.logits_bytes(shape) if stage.is_last else 0)
+
+
+def _snapshot_bytes(spec: RunSpec, count: int) -> int:
+    """fp32 weights and moments that this rank saves; state on drives is written while training waits."""
+    copies = spec.checkpoint.is_on and spec.checkpoint.asynchronous and spec.offload.optimizer != "nvme"
+    return CHECKPOINT_BYTES * -(-count // (spec.parallel.dp_shard * spec.parallel.cp)) if copies else 0
 
 
 def _boundary(shape: Shape) -> int:
