@@ -199,7 +199,8 @@ def run_rows(rows: list[Row]) -> list[Curve]:
         specs = [to_json(row.spec(folder)) for row in rows]
         for row in rows:  # tokenise once, not on every rank
             open_store(row.spec(folder).data, 257)
-        found = run_ranks(train_specs, rows[0].world, specs, timeout_s=60 + 20 * len(rows))
+        limits = {"timeout_s": 120.0 + 20 * len(rows), "group_timeout_s": 240.0}
+        found = run_ranks(train_specs, rows[0].world, specs, **limits)
     return [_joined([ranks[index] for ranks in found]) for index in range(len(rows))]
 
 
@@ -308,8 +309,8 @@ def _listed() -> Iterator[tuple[int, str]]:
     yield 8, "pp=2 cp=2 tp=2 cp_method=ring zero=2"
     yield 8, "dp_replicate=2 tp=2 zero=3"
     yield 8, "dp_replicate=2 cp=2 zero=3"
-    yield 8, "pp=2 dp_replicate=2 zero=3"
-    yield 8, "pp=2 dp_replicate=2 zero=1"
+    yield 8, "pp=2 dp_replicate=2 zero=3 train.micro_batch=2"
+    yield 8, "pp=2 dp_replicate=2 zero=1 train.micro_batch=2"
 
 
 def _enough(schedule: str) -> str:

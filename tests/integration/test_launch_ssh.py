@@ -137,7 +137,7 @@ def test_ctrl_c_keeps_the_last_step_and_a_resume_goes_on_to_the_last_bit(place):
         "--hosts",
         "hosts",
         "--set",
-        "train.steps=60",
+        "train.steps=400",
         "--set",
         "checkpoint.every_steps=1000",
     ]
