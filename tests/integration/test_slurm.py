@@ -12,11 +12,11 @@ from integration.slurm import slurm
 
 __all__ = ["slurm"]
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 LAB_HOSTS = 3
 DISTPERF = f"{sys.executable} -m launcher"
 COLD = "--set launch.warm_start=false"
-LIMIT_S = 180  # SLURM looks at time limits twice a minute, on a machine that may be busy
+LIMIT_S = 180.0  # SLURM looks at time limits twice a minute, on a machine that may be busy
 
 HELLO = """
 import os, subprocess
