@@ -36,20 +36,21 @@ compared with the plain loop in the same precision, with fp32 master weights.
 
 
 def main() -> None:
-    """Train, compare, write."""
+    """Train, compare, write; what is there so far after each number of ranks."""
     began = time.monotonic()
-    worlds = sorted({row.world for row in rows()})
-    lines = [line for world in worlds for line in _lines([r for r in rows() if r.world == world])]
-    head = HEAD.format(
-        steps=STEPS,
-        count=len(lines),
-        torch=torch.__version__,
-        machine=f"{platform.machine()}, {platform.system()}",
-        minutes=(time.monotonic() - began) / 60,
-        fp32=LIMITS["fp32"],
-        half=LIMITS["bf16"],
-    )
-    PAGE.write_text(head + "\n".join(lines) + "\n")
+    lines: list[str] = []
+    for world in sorted({row.world for row in rows()}):
+        lines += _lines([row for row in rows() if row.world == world])
+        head = HEAD.format(
+            steps=STEPS,
+            count=len(lines),
+            torch=torch.__version__,
+            machine=f"{platform.machine()}, {platform.system()}",
+            minutes=(time.monotonic() - began) / 60,
+            fp32=LIMITS["fp32"],
+            half=LIMITS["bf16"],
+        )
+        PAGE.write_text(head + "\n".join(lines) + "\n")
 
 
 def _lines(chosen: list[Row]) -> list[str]:
