@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_s
 from distperf.errors import DistperfError
 from distperf.model.loss import IGNORE
 from distperf.parallel.stage import Flow, LoopedStage, PipelineStage
+from distperf.passes import Batches
 from distperf.recipe.stages import Stage
 
 TORCH_NAMES = {
@@ -43,14 +44,6 @@ class Collects(Protocol):
 
     def finish(self) -> None:
         """Wait until this step's gradients are complete."""
-        ...
-
-
-class Batches(Protocol):
-    """Where micro-batches come from; all ranks of a pipeline have the same."""
-
-    def batch(self, step: int, micro: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets (B, S) int64 on the CPU; targets may be IGNORE."""
         ...
 
 
