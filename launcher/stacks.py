@@ -1,7 +1,7 @@
 """What the ranks of a stalled run were found doing: folded by equality, and who did not come. Pure.
 
 A look at a rank is what its agent answers (launcher.agent.stacks): state (the kernel's letter), stack (faulthandler's
-text of all threads), note (why there is none), collectives (those of the flight recorder that have not ended, oldest
+text), note (why there is none), collectives (those of the flight recorder that have not ended, oldest
 first).
 """
 
@@ -16,7 +16,7 @@ from launcher.nodeset import fold_numbers
 from launcher.state import Rank
 
 STOPPED = "stopped by a signal (SIGSTOP, or a debugger)"
-_THREAD = re.compile(r"^(?:Current thread|Thread) .*:$", re.MULTILINE)
+_THREAD = re.compile(r"^(?:Current thread|Thread|Stack) .*:$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/(?!distperf/)|/lib/python3[^/]*/(?!(?:site|dist)-packages/)|^<"
@@ -67,7 +67,7 @@ def place(look: Mapping[str, Any]) -> Place:
 
 
 def main_thread(text: str) -> list[tuple[str, str, str]]:
-    """(file, line, function), innermost first, of the thread that faulthandler writes last: the oldest one."""
+    """(file, line, function), innermost first, of the stack that faulthandler wrote last: that of the main thread."""
     frames = _FRAME.findall(_THREAD.split(text)[-1])
     return [(file, line, name) for file, line, name in frames if not _STARTER.search(file)]
 

@@ -177,9 +177,9 @@ def take_place(env: Dict[str, str], log_fd: int, report_fd: int, changed: Dict[b
 
 
 def _answer_with_stacks(path: Optional[str]) -> None:
-    """SIGUSR2 writes the stacks of all threads where the agent looks for them; without an agent, into the log."""
+    """SIGUSR2 writes the main thread's stack where the agent looks for it; without an agent, into the log."""
     fd = 2 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    faulthandler.register(signal.SIGUSR2, file=fd, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=fd, all_threads=False)
 
 
 def _to_bytes(text: str) -> bytes:

@@ -1,7 +1,7 @@
 """What the ranks of this node are doing right now, found out without ending one of them.
 
 A rank that keeps the contract (distperf.contract) has a file for its stacks: SIGUSR2 makes Python's faulthandler write
-those of all threads there, even while the interpreter is blocked in native code. Whether the handler is really there
+its main thread's there, even while the interpreter is blocked in native code. Whether the handler is really there
 is asked of the kernel first, since the signal would end any other process. The bundled runtime also reads requests
 from a FIFO beside it, and answers with what torch's flight recorder has of collectives.
 """

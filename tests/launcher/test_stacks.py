@@ -30,6 +30,12 @@ def test_main_thread():
     assert [name for _, _, name in main_thread(TEXT)] == ["all_reduce", "step", "<module>"]
 
 
+def test_the_newest_of_several_stacks():
+    """A rank that was asked twice has two in its file, and the second is where it is."""
+    one = 'Stack (most recent call first):\n  File "/t.py", line 3 in load\n'
+    assert main_thread(one + one.replace("load", "step")) == [("/t.py", "3", "step")]
+
+
 def test_place():
     """The innermost line of the user's own, the collective, and why there is no stack where there is none."""
     assert (WAITS.words, WAITS.collective) == ("in /home/me/train.py:40 step", "all_reduce #17")

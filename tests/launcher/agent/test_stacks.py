@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 from agents import LiveAgent, alive
@@ -20,6 +21,19 @@ def here():
     print("up", flush=True)
     time.sleep(60)
 here()
+"""
+BUSY = """
+import json, threading, distperf.contract
+distperf.contract.reporter()
+def work(depth):
+    json.dumps(list(range(20)))
+    depth and work(depth - 1)
+def forever():
+    while True:
+        work(20)
+threading.Thread(target=forever, daemon=True).start()
+print("up", flush=True)
+forever()
 """
 DEAF = "import time; print('up', flush=True); time.sleep(60)"
 OWN_HANDLER = """
@@ -48,6 +62,18 @@ def test_ranks_with_and_without_a_handler():
         assert "has no handler" in found["2"]["note"]
         assert sorted(alive(agent.pids())) == sorted(agent.pids())
         assert b"mine" not in agent.log(2)
+
+
+def test_a_rank_whose_threads_are_busy_lives_on():
+    """A look is harmless at any time: frames come and go on two threads while a hundred stacks are written."""
+    with LiveAgent() as agent:
+        agent.start(BUSY, env={"PYTHONPATH": os.pathsep.join(__import__("sys").path)})
+        agent.wait_log(b"up")
+        for _ in range(100):
+            os.kill(agent.pids()[0], signal.SIGUSR2)
+            time.sleep(0.002)
+        assert "in work" in looks(agent)["0"]["stack"]
+        assert alive(agent.pids()) == agent.pids()
 
 
 def test_a_stopped_rank_is_not_waited_for_and_ends_at_once():
