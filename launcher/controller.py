@@ -9,23 +9,19 @@ from __future__ import annotations
 import dataclasses
 import os
 import queue
-import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Protocol
 
 from distperf.errors import RecipeError
-from launcher import actions, attempts, control, events, protocol, supervise
+from launcher import actions, attempts, control, events, protocol, signals, supervise
 from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
 from launcher.logfiles import LogFiles
 from launcher.nodes import Nodes
-from launcher.nodeset import fold_numbers
 from launcher.plan import (
     Attempt,
     NodeFacts,
@@ -41,6 +37,7 @@ from launcher.reach import Reach, Relinked, Reopened
 from launcher.rundir import RunDir
 from launcher.setup import NO_SETUP, Setup
 from launcher.state import RunState, Step
+from launcher.steps import Steps
 from launcher.transport.channel import Closed
 
 TICK_S = 0.25
@@ -94,9 +91,7 @@ class Controller:
         self._journal = Journal(order.run.events)
         self._metrics = Metrics(order.run)
         self._logs: LogFiles | None = None
-        self._steps: dict[int, int] = {}
-        self._steps_kept_t = 0.0
-        self._stepped: dict[int, int] = {}  # steps heard since the last tick
+        self._steps = Steps()
         self._wrote = False  # a rank has written something since the last tick
         self._ticked_t = self._pinged_t = 0.0
         self._events: deque[events.Event] = deque()
@@ -112,7 +107,7 @@ class Controller:
         `begun` is called when the run stands in its journal and no rank has been started yet.
         """
         try:
-            with self._catching_signals():
+            with signals.caught(self._signals):
                 self._journal.write(self._order.created)
                 begun()
                 self._configure(self._hosts)
@@ -147,8 +142,7 @@ class Controller:
     def _tick(self) -> None:
         self._ticked_t = self._now()
         self._keep_progress(PROGRESS_KEPT_S)
-        if self._stepped:  # once for all nodes: there may be a thousand
-            steps, self._stepped = self._stepped, {}
+        if steps := self._steps.heard():  # once for all nodes: there may be a thousand
             self._happened(events.Stepped(self._now(), self.state.attempt, steps))
         if self._wrote:
             self._wrote = False
@@ -233,9 +227,7 @@ class Controller:
             self._keep_progress(0.0)  # the last steps came with the heartbeat before this
             yield events.NodeIdle(t, message.attempt, host, message.unsent, message.folder)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
-            steps = {int(rank): step for rank, step in message.steps.items()}
-            self._steps.update(steps)
-            self._stepped.update(steps)
+            self._steps.take({int(rank): step for rank, step in message.steps.items()})
         elif isinstance(message, protocol.Signalled):
             yield self._interrupted(message.signal)
         elif isinstance(message, protocol.StacksTaken):
@@ -252,14 +244,12 @@ class Controller:
         self._metrics.write(line)
         self._screen.metrics(line)
         if isinstance(line.get("step"), int):
-            self._steps[message.rank] = max(line["step"], self._steps.get(message.rank, 0))
+            self._steps.take_metrics(message.rank, line["step"])
 
     def _keep_progress(self, after_s: float) -> None:
         """Write down how far the ranks are, now and then: the journal of a long run must stay small."""
-        if self._steps and self._now() - self._steps_kept_t >= after_s:
-            steps, self._steps = self._steps, {}
-            self._steps_kept_t = self._now()
-            self._happened(events.Progressed(self._now(), self.state.attempt, fold_steps(steps)))
+        if steps := self._steps.unkept(self._now(), after_s):
+            self._happened(events.Progressed(self._now(), self.state.attempt, steps))
 
     # Events and actions.
 
@@ -296,7 +286,7 @@ class Controller:
         self._logs = LogFiles(
             self._order.run, action.attempt, self._placement.world_size, self._program.log_limit_bytes
         )
-        self._steps, self._stepped, self._wrote = {}, {}, False
+        self._steps, self._wrote = Steps(), False
         attempt = Attempt(action.attempt, action.address, action.port, self.state.policy.max_restarts)
         for node in self._placement.nodes:
             facts = self._order.facts[label(node.host)]
@@ -345,7 +335,7 @@ class Controller:
     def _finish(self, action: actions.Finish) -> None:
         self._journal.write(events.Ended(self._now(), action.state, action.exit_code))
 
-    # Clock, signals, set-up.
+    # Clock, set-up.
 
     def _now(self) -> float:
         return round(self._clock() - self._zero, 4)
@@ -358,31 +348,6 @@ class Controller:
                 HEARTBEAT_S, self._nodes.link_may_return,
             )  # fmt: skip
             self._nodes.tell(host, message)
-
-    @contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        """SIGINT, SIGTERM and SIGUSR1 become events; a closed terminal is a SIGTERM, but under nohup."""
-        names = {number: number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            names[signal.SIGHUP] = "SIGTERM"
-
-        def put(number: int, _frame: FrameType | None) -> None:
-            self._signals.put(names[signal.Signals(number)])
-
-        before = {number: signal.signal(number, put) for number in names}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def fold_steps(steps: Mapping[int, int]) -> dict[str, int]:
-    """{0: 5, 1: 5, 2: 4} -> {"0-1": 5, "2": 4}: one entry for all ranks at the same step."""
-    by_step: dict[int, list[int]] = {}
-    for rank, step in steps.items():
-        by_step.setdefault(step, []).append(rank)
-    return {fold_numbers(ranks): step for step, ranks in by_step.items()}
 
 
 _DOERS: dict[type, Callable[[Controller, Any], None]] = {

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher import bookmark, events
-from launcher.controller import fold_steps
 from launcher.journal import Story
 from launcher.lifetime import started_at
 from launcher.rundir import RunDir
+from launcher.steps import fold_steps
 
 STEP_S = 1.0
 KEPT_S = 5.0  # how often a controller writes steps down

@@ -1,4 +1,3 @@
-import json
 import os
 import signal
 
@@ -7,7 +6,7 @@ from fakes import FakeClock, FakeTransport, ScriptedAgent
 
 from distperf.errors import BatchError
 from launcher import events, protocol
-from launcher.controller import Controller, Order, fold_steps
+from launcher.controller import Controller, Order
 from launcher.errors import RunFolderError
 from launcher.hostfile import Host
 from launcher.journal import read_lines, replay
@@ -321,12 +320,6 @@ def test_a_disk_that_refuses(launch, tmp_path):
 
     with pytest.raises(RunFolderError, match="cannot write to"):
         launch(a=[ScriptedAgent(play)])
-
-
-def test_fold_steps():
-    """One entry for all ranks at the same step."""
-    assert fold_steps({0: 5, 1: 5, 2: 4, 7: 5}) == {"0-1,7": 5, "2": 4}
-    assert json.dumps(fold_steps({})) == "{}"
 
 
 def test_a_stall(launch):
