@@ -1,10 +1,11 @@
 """Training speed and memory of every ZeRO stage against PyTorch's own tool for the same stage, in one run.
 
-    python scripts/bench/train.py [--steps 10] [--precision fp32 bf16] [--accumulation 1] [--stage 0 1 2 3] [--out FILE]
+    python scripts/bench/train.py [--steps 10] [--precision fp32 bf16] [--accumulation 1] [--stage 0 1 2 3]
+                                  [--deepspeed] [--out FILE]
 
-Times: two ranks (one thread each) hold both variants and take steps in turn, so that a slow minute hits both; medians.
+Times: two ranks (one thread each) hold all variants and take steps in turn, so that a slow minute hits both; medians.
 CPU time of a step tells the same on a machine that others use too. Memory: peak RSS of a rank that runs one variant
-alone, in a fresh process.
+alone, in a fresh process. DeepSpeed is a peer where it is installed and asked for (it is none of our dependencies).
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ PEERS = {
     2: "fully_shard, reshard_after_forward=False",
     3: "fully_shard",
 }
+DEEPSPEED = "DeepSpeed"
+ADAM = {"lr": LR, "betas": OPTIMIZER.betas, "eps": OPTIMIZER.eps, "fused": True}
 Step = Callable[[list[tuple[Tensor, Tensor]]], float]  # micro-batches of this rank -> loss of this rank
 
 
@@ -94,21 +97,13 @@ def ours(stage: int, precision: str, accumulation: int) -> Step:
 
 def theirs(stage: int, precision: str, accumulation: int) -> Step:
     """What a user writes by hand: bf16 by autocast under DDP, by a policy under fully_shard; same sums and clipping."""
-    model = build_model(MODEL).to_empty(device="cpu")
-    with torch.no_grad():
-        for fqn, p in model.named_parameters():
-            p.copy_(FILL(fqn, p.shape, 0, p.numel()).view(p.shape))
+    model = filled()
     wrapped = _sharded(model, stage, precision) if stage >= 2 else DistributedDataParallel(model)
     parameters = list(wrapped.parameters())
-    settings = {"lr": LR, "betas": OPTIMIZER.betas, "eps": OPTIMIZER.eps, "fused": True}
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": OPTIMIZER.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
     if stage == 1:
-        optimizer = ZeroRedundancyOptimizer(groups, torch.optim.AdamW, **settings)
+        optimizer = ZeroRedundancyOptimizer(decayed(parameters), torch.optim.AdamW, **ADAM)
     else:
-        optimizer = torch.optim.AdamW(groups, **settings)
+        optimizer = torch.optim.AdamW(decayed(parameters), **ADAM)
     autocast = precision == "bf16" and stage < 2
     # DDP divides by the number of ranks; fully_shard is told to add.
     tokens = BATCH * LENGTH / (RANKS if stage < 2 else 1)
@@ -131,6 +126,54 @@ def theirs(stage: int, precision: str, accumulation: int) -> Step:
     return step
 
 
+def deepspeeds(stage: int, precision: str, accumulation: int) -> Step:
+    """DeepSpeed's engine around the same model and optimizer; it divides by ranks and micro-batches itself."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed  # a peer, installed by hand
+
+    model = filled()
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH // RANKS // accumulation,
+        "gradient_accumulation_steps": accumulation,
+        "gradient_clipping": MAX_NORM,
+        "zero_optimization": {"stage": stage},
+        "bf16": {"enabled": precision == "bf16"},
+        "zero_allow_untested_optimizer": True,
+    }
+    optimizer = torch.optim.AdamW(decayed(list(model.parameters())), **ADAM)
+    engine, *_ = deepspeed.initialize(
+        model=model, optimizer=optimizer, config=config, dist_init_required=False
+    )
+
+    def step(micro_batches: list[tuple[Tensor, Tensor]]) -> float:
+        total = 0.0
+        for inputs, targets in micro_batches:
+            loss = loss_sum(engine(inputs), targets) / targets.numel()
+            engine.backward(loss)
+            engine.step()
+            total += loss.item() * targets.numel() / (BATCH * LENGTH)
+        return total
+
+    return step
+
+
+def filled() -> nn.Module:
+    """The model with the weights that the run would begin with."""
+    model = build_model(MODEL).to_empty(device="cpu")
+    with torch.no_grad():
+        for fqn, p in model.named_parameters():
+            p.copy_(FILL(fqn, p.shape, 0, p.numel()).view(p.shape))
+    return model
+
+
+def decayed(parameters: list[nn.Parameter]) -> list[dict[str, object]]:
+    """Parameter groups: matrices decay, vectors do not."""
+    return [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": OPTIMIZER.weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
 def _sharded(model: nn.Module, stage: int, precision: str) -> nn.Module:
     mesh = init_device_mesh("cpu", (RANKS,))
     dtype = torch.bfloat16 if precision == "bf16" else None
@@ -141,6 +184,9 @@ def _sharded(model: nn.Module, stage: int, precision: str) -> nn.Module:
         module.set_force_sum_reduction_for_comms(True)
         module.set_gradient_divide_factor(1.0)
     return model
+
+
+MAKERS = {"ours": ours, "theirs": theirs, DEEPSPEED: deepspeeds}
 
 
 def micro_batches(step: int, accumulation: int) -> list[tuple[Tensor, Tensor]]:
@@ -161,11 +207,11 @@ def timed(step: Step, data: list[tuple[Tensor, Tensor]]) -> tuple[float, float, 
 
 def rank_main(rank: int, port: int, makers: list[tuple[str, int]], options: argparse.Namespace, out) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
+    os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     precision, accumulation = options.now
-    make = {"ours": ours, "theirs": theirs}
-    steps = [make[who](stage, precision, accumulation) for who, stage in makers]
+    steps = [MAKERS[who](stage, precision, accumulation) for who, stage in makers]
     taken: list[list[tuple[float, float, float]]] = [[] for _ in steps]
     for index in range(options.steps + 1):
         data = micro_batches(index, accumulation)
@@ -193,18 +239,30 @@ def run(
     return results[0][1], results[0][2], max(peak for *_, peak in results)
 
 
-def compare(stage: int, options: argparse.Namespace) -> str:
-    times, computing, _ = run([("ours", stage), ("theirs", stage)], options)
-    mine, peer = (statistics.median(t) for t in times)
-    ratios = sorted(p / m for m, p in zip(*times, strict=True))
+def compare(stage: int, options: argparse.Namespace) -> list[str]:
+    """Rows of the table, one a peer."""
+    everyone = ["ours", "theirs", *([DEEPSPEED] if options.deepspeed else [])]
+    times, computing, _ = run([(who, stage) for who in everyone], options)
     few = argparse.Namespace(**{**vars(options), "steps": 2})
-    rss = [0.0 if options.no_memory else run([(who, stage)], few)[2] / 1e6 for who in ("ours", "theirs")]
-    tokens = BATCH * LENGTH
-    return (
-        f"| {options.now[0]} | ZeRO-{stage} | {PEERS[stage]} | {tokens / mine:.0f} | {tokens / peer:.0f} "
-        f"| {statistics.median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) "
-        f"| {computing[1] / computing[0]:.3f} | {rss[0]:.0f} | {rss[1]:.0f} |"
-    )
+    rss = [0.0 if options.no_memory else run([(who, stage)], few)[2] / 1e6 for who in everyone]
+    names = ["", PEERS[stage], DEEPSPEED]
+    return [
+        f"| {options.now[0]} | ZeRO-{stage} | {names[peer]} | {rate(times[0])} | {rate(times[peer])} "
+        f"| {paired(times[0], times[peer])} | {computing[peer] / computing[0]:.3f} "
+        f"| {rss[0]:.0f} | {rss[peer]:.0f} |"
+        for peer in range(1, len(everyone))
+    ]
+
+
+def rate(seconds: list[float]) -> str:
+    """Tokens a second of the median step."""
+    return f"{BATCH * LENGTH / statistics.median(seconds):.0f}"
+
+
+def paired(mine: list[float], peers: list[float]) -> str:
+    """How often as fast as the peer: median (least to most) over steps next to each other."""
+    ratios = sorted(peer / own for own, peer in zip(mine, peers, strict=True))
+    return f"{statistics.median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 def main() -> None:
@@ -215,6 +273,7 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--stage", nargs="+", type=int, default=[0, 1, 2, 3], choices=[0, 1, 2, 3])
+    parser.add_argument("--deepspeed", action="store_true", help="as a second peer; it must be installed")
     parser.add_argument("--no-memory", action="store_true", help="times only")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -226,8 +285,8 @@ def main() -> None:
     for precision in options.precision:
         options.now = (precision, options.accumulation)
         for stage in options.stage:
-            lines.append(compare(stage, options))
-            print(lines[-1], flush=True)
+            lines += compare(stage, options)
+            print("\n".join(lines[-1 - options.deepspeed :]), flush=True)
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
 
