@@ -3,7 +3,7 @@
 Promised (environment): torchrun's variables in full, and the names below. Owed: an exit code, and, for a run whose
 progress shall be watched, records on the report pipe: one JSON object a line, written whole. A record has a `kind`:
 
-    progress    {step}                               a step was finished (each rank)
+    progress    {step, parts: {forward: 0.2, ...}}   a step was finished (each rank); seconds of its parts, if known
     metrics     {step, loss, lr, grad_norm, ...}     one line of metrics.jsonl (rank 0)
     memory      {parameters_bytes, gradients_bytes, optimizer_bytes, ...}
     phase       {phase: "build"|"data"|"train"|"checkpoint"|"eval"}

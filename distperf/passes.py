@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from distperf.measure.stopwatch import BACKWARD, COMMUNICATION, DATA, FORWARD
 from distperf.model.dropout import Draws
 from distperf.model.loss import IGNORE
 from distperf.parallel.engine import Engine
@@ -60,14 +61,18 @@ class Serial:
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         count = torch.zeros_like(loss_sum)
         for micro in range(self._accumulation):
-            inputs, targets = (
-                t.to(self._device, non_blocking=True) for t in self._batches.batch(step, micro)
-            )
-            self._draws.at(self._batches.first(step, micro))
-            loss = self._loss_sum(self._engine.parts[0](inputs), targets)
-            scaled = loss if factor == 1.0 else loss * factor
-            self._engine.backward(scaled, last=micro == self._accumulation - 1)
+            with DATA:
+                inputs, targets = (
+                    t.to(self._device, non_blocking=True) for t in self._batches.batch(step, micro)
+                )
+            with FORWARD:
+                self._draws.at(self._batches.first(step, micro))
+                loss = self._loss_sum(self._engine.parts[0](inputs), targets)
+            with BACKWARD:
+                scaled = loss if factor == 1.0 else loss * factor
+                self._engine.backward(scaled, last=micro == self._accumulation - 1)
             loss_sum += loss.detach()
             count += (targets != IGNORE).sum()
-        self._engine.finish()
+        with COMMUNICATION:
+            self._engine.finish()
         return loss_sum, count

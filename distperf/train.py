@@ -14,6 +14,7 @@ from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
 from distperf.evaluation import Evaluator
 from distperf.failure import report_failure
 from distperf.introduction import introduction
+from distperf.measure import stopwatch
 from distperf.measure.progress import Evaluated, Progress
 from distperf.measure.recorder import answer_requests
 from distperf.process_group import Ranks, join, leave
@@ -47,7 +48,8 @@ def run() -> bool:
     progress.say(introduction(orders.spec, device))
     with closing(built.trainer.engine):
         done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress)
-        finished = train(orders.spec, built, progress, done)
+        with stopwatch.running(device):
+            finished = train(orders.spec, built, progress, done)
     if finished:
         reporter().send("done")
     leave()
@@ -79,9 +81,10 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
         saves = is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on)
         if trainer.replicas is not None and compares(step, spec.train.check_replicas_every, saves):
             trainer.replicas.check(step)
-        if saves:
-            checkpoints.save(step, trainer)
-        checkpoints.look()
+        with stopwatch.CHECKPOINT:
+            if saves:
+                checkpoints.save(step, trainer)
+            checkpoints.look()
         if result.stop and step < spec.train.steps:
             checkpoints.settle(last=step)
             progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
@@ -94,7 +97,8 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
 def evaluate(step: int, evaluator: Evaluator, progress: Progress) -> Evaluated:
     """Evaluate and say so. Collective."""
     progress.phase("eval")
-    found = evaluator.run()
+    with stopwatch.EVALUATION:
+        found = evaluator.run()
     progress.event(
         "eval",
         f"evaluation after step {step}: loss {found.loss:.4f} over {found.tokens:,} tokens, {found.seconds:.1f} s",

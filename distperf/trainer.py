@@ -14,6 +14,7 @@ from distperf.data.samples import Stream
 from distperf.errors import DataError, DistperfError
 from distperf.measure.progress import StepResult
 from distperf.measure.replicas import Replicas
+from distperf.measure.stopwatch import COMMUNICATION, OPTIMIZER
 from distperf.optim.clip import clip_factor
 from distperf.parallel.engine import Engine
 from distperf.passes import Passes
@@ -96,12 +97,14 @@ class Trainer:
         """
         factor = 1.0 if self.scaled is None else self.scaled.factor
         loss_sum, count = self._passes.run(step, factor)
-        norm_sq_here = self.engine.grad_norm_sq().to(loss_sum)
+        with OPTIMIZER:
+            norm_sq_here = self.engine.grad_norm_sq().to(loss_sum)
         sums = torch.stack([loss_sum, count, norm_sq_here, loss_sum.new_tensor(float(told_to_stop()))])
         if not self._counts:
             sums[:2] = 0
-        dist.all_reduce(sums)
-        total_loss, tokens, norm_sq, stops = sums.tolist()
+        with COMMUNICATION:
+            dist.all_reduce(sums)
+            total_loss, tokens, norm_sq, stops = sums.tolist()
         if not tokens:
             raise DataError(f"step {step}: no token of the global batch counts for the loss")
         loss = total_loss / tokens
@@ -112,7 +115,8 @@ class Trainer:
             self._refuse_or_skip(step, loss, norm)
         else:
             clip = clip_factor(torch.tensor(norm * norm, dtype=torch.float64), self._grad_clip)
-            self.engine.step(lr, grad_scale=float(clip) / tokens / factor)
+            with OPTIMIZER:
+                self.engine.step(lr, grad_scale=float(clip) / tokens / factor)
         if self.scaled is not None:
             self.scaled = replace(self.scaled, scale=self.scaled.scale.after(skipped))
         return StepResult(loss, norm, lr, int(tokens), scale, skipped, stop=stops > 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from launcher import figures
+from launcher.figures import Figures
 from launcher.series import Line
 from launcher.state import RunState
 from launcher.words import plural
@@ -14,10 +16,15 @@ SPIKE = 8.0  # deviations above the median of the newest steps
 LEAST_SPREAD = 0.01  # share of the median: a loss that lies still may wobble by this
 LEAST_STEPS = 8  # before there is a median to speak of
 SLOW = 2.0  # times the median of the run
+DATA_WAIT = 0.1  # share of a step
+FULL = 0.95  # share of a node's memory
+NO_FIGURES = Figures()
 
 
-def alarms(state: RunState, recent: Sequence[Line], points: Sequence[Line]) -> list[str]:
-    """recent: the newest steps; points: of the whole run, thinned."""
+def alarms(
+    state: RunState, recent: Sequence[Line], points: Sequence[Line], found_of: Figures = NO_FIGURES
+) -> list[str]:
+    """recent: the newest steps; points: of the whole run, thinned; found_of: ranks and nodes."""
     if state.over:
         return []
     found = [_not_finite(recent[-1]), _spike(recent), _slow(recent, points)] if recent else []
@@ -25,7 +32,24 @@ def alarms(state: RunState, recent: Sequence[Line], points: Sequence[Line]) -> l
         found.append(
             f"{plural(len(state.unreachable), 'host')} unreachable: {', '.join(sorted(state.unreachable)[:3])}"
         )
+    found += [_data(state, found_of), *_memory(found_of), *figures.ailing(found_of)]
     return [sentence for sentence in found if sentence]
+
+
+def _data(state: RunState, found: Figures) -> str:
+    """Ranks that wait for data."""
+    share, rank = figures.data_wait(found) or (0.0, 0)
+    if share < DATA_WAIT or rank >= len(state.ranks):
+        return ""
+    return f"waiting for data takes {share:.0%} of a step (rank {rank} on {state.ranks[rank].host})"
+
+
+def _memory(found: Figures) -> Iterator[str]:
+    """Nodes that have hardly any memory left."""
+    total = found.of_nodes("memory_total_bytes")
+    for host, used in found.of_nodes("memory_bytes").items():
+        if total.get(host) and used / total[host] > FULL:
+            yield f"the memory of {host} is {used / total[host]:.0%} full"
 
 
 def _not_finite(last: Line) -> str:

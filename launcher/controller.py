@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from distperf.errors import RecipeError
 from launcher import actions, attempts, control, events, protocol, signals, supervise
 from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
+from launcher.figurefiles import FigureFiles
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
 from launcher.logfiles import LogFiles
@@ -90,6 +91,7 @@ class Controller:
         self._clock, self._zero = clock, clock()
         self._journal = Journal(order.run.events)
         self._metrics = Metrics(order.run)
+        self._figures = FigureFiles(order.run)
         self._logs: LogFiles | None = None
         self._steps = Steps()
         self._wrote = False  # a rank has written something since the last tick
@@ -114,6 +116,7 @@ class Controller:
                 self._carry_out(attempts.begin(self.state))
                 while not self.state.over:
                     self._turn()
+                self._figures.keep(self.state, last=True)
         except OSError as error:
             raise RunFolderError(f"cannot write to {self._order.run.path}: {error.strerror}") from None
         finally:
@@ -148,6 +151,7 @@ class Controller:
             self._wrote = False
             self._happened(events.Wrote(self._now(), self.state.attempt))
         self._happened(events.Tick(self._now()))
+        self._figures.keep(self.state)
         if self._now() - self._pinged_t >= HEARTBEAT_S:
             self._pinged_t = self._now()
             self._nodes.ping()
@@ -170,6 +174,8 @@ class Controller:
             self._take_log(host, message)
             return
         self._happened(events.Heard(self._now(), host))
+        if isinstance(message, protocol.Figures):
+            self._figures.take(host, message)
         if isinstance(message, protocol.Remark):
             self._note(actions.Note(f"{host}: {message.text}"))
         for event in self._events_of(host, message):

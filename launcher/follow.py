@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launcher import figures
 from launcher.chronicle import Chronicle
 from launcher.events import AttemptBegan, Event, StacksTaken
+from launcher.figures import Figures
 from launcher.journal import Story
 from launcher.rundir import RunDir
 from launcher.series import Line, Series
@@ -40,6 +42,7 @@ class Seen:
     now_t: float
     spec: dict[str, Any]  # runspec.json
     looks: Mapping[int, Taken] = field(default_factory=dict)  # newest of each rank of this attempt
+    figures: Figures = field(default_factory=Figures)  # of this attempt
 
     @property
     def last(self) -> Line:
@@ -67,6 +70,7 @@ class Follower:
         self.series = Series(run.metrics)
         self._looks: dict[int, Taken] = {}
         self._spec: tuple[int, dict[str, Any]] = (0, {})
+        self._figures: tuple[float, Figures] = (0.0, Figures())
         self._points: tuple[Line, ...] = ()
         self._counted = -1
 
@@ -96,7 +100,7 @@ class Follower:
         return Seen(
             str(self.run.path), public_state(state, alive), state, self.story.chronicle, self._points,
             tuple(series.recent), self.story.tempo, self._now_t(state, alive), self._read_spec(state.attempt),
-            self._looks,
+            self._looks, self._read_figures(state.attempt),
         )  # fmt: skip
 
     def _now_t(self, state: RunState, alive: bool) -> float:
@@ -104,6 +108,17 @@ class Follower:
         if state.over or not alive:
             return told
         return max(told, time.time() - self.story.chronicle.created_time)
+
+    def _read_figures(self, attempt: int) -> Figures:
+        """The newest ones, read when there are others."""
+        try:
+            changed = self.run.figures.stat().st_mtime
+            if changed != self._figures[0]:
+                self._figures = changed, figures.from_json(json.loads(self.run.figures.read_bytes()))
+        except (OSError, ValueError):  # none yet, or out of reach just now
+            pass
+        found = self._figures[1]
+        return found if found.attempt == attempt else Figures()
 
     def _read_spec(self, attempt: int) -> dict[str, Any]:
         """What ranks were told: written anew when an attempt is placed anew."""

@@ -17,7 +17,7 @@ import struct
 from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Type, Union
 
-VERSION = 4  # raised with every change that an older agent or controller would misread
+VERSION = 5  # raised with every change that an older agent or controller would misread
 MAX_FRAME_BYTES = 64 << 20
 MAX_NOISE_BYTES = 64 << 10  # of shell output before the marker kept for error messages
 
@@ -171,6 +171,17 @@ class Heartbeat(NamedTuple):
     received: int
 
 
+class Figures(NamedTuple):
+    """Numbers every few seconds, and once more when an attempt is over (launcher.agent.figures).
+
+    ranks: rank -> steps since the last ones, and seconds of each part a step. node: CPU, memory, network, devices.
+    """
+
+    attempt: int
+    ranks: Dict[str, Dict[str, float]]
+    node: Dict[str, Any]
+
+
 class StacksTaken(NamedTuple):
     """rank -> {state, wait, stack, note, collectives}: see launcher.agent.stacks."""
 
@@ -215,16 +226,18 @@ class Idle(NamedTuple):
 
 _KINDS = (
     Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Signalled, Remark, Relayed, Attached, Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Figures, StacksTaken, Signalled, Remark, Relayed, Attached,
+    Idle,
 )  # fmt: skip
 Message = Union[
     Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, StacksTaken, Signalled, Remark, Relayed, Attached, Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Figures, StacksTaken, Signalled, Remark, Relayed, Attached,
+    Idle,
 ]  # fmt: skip
 _CLASSES: Dict[str, Type[Any]] = {cls.__name__: cls for cls in _KINDS}
 
-# Sent anew with every heartbeat or connection, so nothing is lost with them.
-_UNCOUNTED = (Ping, Heartbeat, Hello, Relay, Relayed, Attach, Attached)
+# Sent anew with every heartbeat or connection, so nothing is lost with them; and figures, which others follow.
+_UNCOUNTED = (Ping, Heartbeat, Figures, Hello, Relay, Relayed, Attach, Attached)
 
 
 def counted(message: Any) -> bool:

@@ -71,6 +71,16 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     @property
+    def figures(self) -> Path:
+        """The newest figures of every rank and node."""
+        return self.path / "figures.json"
+
+    @property
+    def usage(self) -> Path:
+        """The same over time, folded."""
+        return self.path / "figures.jsonl"
+
+    @property
     def tensorboard(self) -> Path:
         """Curves for TensorBoard, where the recipe asks for them."""
         return self.path / "tensorboard"

@@ -16,10 +16,12 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher import bookmark, events
+from launcher import bookmark, events, protocol
+from launcher.figurefiles import FigureFiles
 from launcher.journal import Story
 from launcher.lifetime import started_at
 from launcher.rundir import RunDir
@@ -121,6 +123,37 @@ class Recorder:
             self.report(attempt, 0, kind="event", event="checkpoint", step=step, path=self.checkpoint(step))
             self.report(attempt, 0, kind="phase", phase="train")
 
+    def figures(self, attempt: int, step: int) -> None:
+        """What ranks and nodes were last heard to do; the slow rank is slow by itself, and the others wait for it."""
+        chance = random.Random(step)
+        files = FigureFiles(self.run)
+        for node in range(self.nodes):
+            ranks = range(node * self.slots, (node + 1) * self.slots)
+            parts = {str(rank): self._parts(rank, chance) for rank in ranks}
+            devices = [
+                {"busy": 0.2 if rank == SLOW else chance.gauss(0.9, 0.01), "memory_bytes": 31 * GIB, "watts": 640.0,
+                 "celsius": 91.0 if rank == SLOW else chance.gauss(63, 2), "throttled": 0x40 * (rank == SLOW),
+                 "ecc_errors": 0.0}
+                for rank in ranks
+            ]  # fmt: skip
+            told = {"cpu": chance.gauss(0.2, 0.02), "load": 24.0, "memory_bytes": 300 * GIB,
+                    "memory_total_bytes": 2048 * GIB, "received_bytes_per_s": 9e9, "sent_bytes_per_s": 9e9,
+                    "read_bytes_per_s": 2e8, "written_bytes_per_s": 1e7, "devices": devices}  # fmt: skip
+            files.take(self.host(node * self.slots), protocol.Figures(attempt, parts, told))
+        files.keep(replace(Story(self.run).state, t=self.t), last=True)
+
+    def _parts(self, rank: int, chance: random.Random) -> dict[str, float]:
+        slower = 1.6 if rank == SLOW else 1.0
+        parts = {
+            "data": 0.004,
+            "forward": 0.24 * slower,
+            "backward": 0.45 * slower,
+            "optimizer": 0.03,
+            "other": 0.01,
+        }
+        parts = {name: seconds * chance.gauss(1, 0.01) for name, seconds in parts.items()}
+        return {"steps": 5, **parts, "communication": max(0.01, STEP_S + 0.15 - sum(parts.values()))}
+
     def fail(self, attempt: int, rank: int) -> None:
         self.happened(events.RankExited(round(self.t, 3), attempt, rank, 1, None, TAIL, None))
         for other in range(self.ranks):
@@ -184,6 +217,7 @@ def record(folder: Path, nodes: int, slots: int, steps: int, alive: bool, journa
             recorder.happened(events.RankExited(round(recorder.t + 1, 3), 2, rank, 0, None, "", None))
         recorder.happened(events.Ended(round(recorder.t + 2, 3), "finished", 0))
     recorder.flush()
+    recorder.figures(2, steps)
     write_logs(run, 2, recorder.ranks, recorder.host)
     return recorder
 

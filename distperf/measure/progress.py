@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from distperf.contract import Reporter
+from distperf.measure import stopwatch
 from distperf.measure.memory import peak_rss_bytes
 
 LINE_INTERVAL_S = 1.0
@@ -92,7 +93,8 @@ class Progress:
 
     def step(self, step: int, result: StepResult, step_s: float, evaluated: Evaluated | None = None) -> None:
         """A step is finished, and the evaluation after it, where there was one."""
-        self._reporter.send("progress", step=step)
+        parts = stopwatch.lap()
+        self._reporter.send("progress", step=step, **({"parts": parts} if parts else {}))
         self.tokens_seen += result.tokens
         self.skipped_steps += result.skipped
         if not self._leads:
@@ -114,6 +116,7 @@ class Progress:
             mfu=self._workload.mfu(step_s),
             attempt=self._attempt,
             **({} if evaluated is None else _told(evaluated)),
+            **{f"{name}_s": seconds for name, seconds in parts.items()},
         )
         self._print_step(step, result, tokens_per_s)
 

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
+from distperf.measure.stopwatch import COMMUNICATION
+
 IGNORE = -100  # a target without loss (torch's own default for ignore_index)
 
 # Rows of logits that exist in fp32 at a time. With V = 8192 and 1024 rows of bf16 logits, head and loss
@@ -88,9 +90,11 @@ def _summarise(logits: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
 def _combine(log_sums: Tensor, picked: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor]:
     """The same of whole rows, from those of each rank's columns."""
     largest = log_sums.clone()
-    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    with COMMUNICATION:
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group)
     sums = torch.stack(((log_sums - largest).exp_(), picked))
-    dist.all_reduce(sums, group=group)
+    with COMMUNICATION:
+        dist.all_reduce(sums, group=group)
     return sums[0].log_().add_(largest), sums[1]
 
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from distperf.errors import DistperfError
 from distperf.measure.memory import storage_bytes
+from distperf.measure.stopwatch import COMMUNICATION
 from distperf.offload.keeping import NO_OFFLOAD, Offload, keep
 from distperf.offload.moving import move
 from distperf.offload.states import State, frozen
@@ -202,7 +203,8 @@ class FlatEngine:
     def _settle(self, leave: int = 0) -> None:
         """Wait for reductions under way, the oldest first, until only so many are left."""
         while len(self._reducing) > leave:
-            self._reducing.popleft()()
+            with COMMUNICATION:
+                self._reducing.popleft()()
 
     @torch.no_grad()
     def _complete(self, live: LiveBucket, pending: Pending, last: bool) -> None:
@@ -243,8 +245,9 @@ class FlatEngine:
             self._lane.send(self._states.away(live.at), self._kept(live, live.grads))
 
     def _wait_gathering(self) -> None:
-        for pending in self._gathering:
-            pending.wait()
+        with COMMUNICATION:
+            for pending in self._gathering:
+                pending.wait()
         self._gathering.clear()
 
     # Update

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, ReduceScatter
 
+from distperf.measure.stopwatch import COMMUNICATION
 from distperf.model.blocks import repeated_blocks
 from distperf.parallel.collectives import Peers, start_gather, start_reduce
 from distperf.parallel.materialize import local, place_buffers, replace_parameters
@@ -106,7 +107,8 @@ class _Gather(_Exchange, AllGather):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> None:
-        start_gather(output_tensor, self._peers, tag=self._tag).wait()
+        with COMMUNICATION:
+            start_gather(output_tensor, self._peers, tag=self._tag).wait()
 
 
 class _Reduce(_Exchange, ReduceScatter):
@@ -121,4 +123,5 @@ class _Reduce(_Exchange, ReduceScatter):
         async_op: bool = False,
     ) -> None:
         scratch = Scratch(input_tensor.device, 0)
-        start_reduce(input_tensor, output_tensor, self._peers, scratch, tag=self._tag).wait()
+        with COMMUNICATION:
+            start_reduce(input_tensor, output_tensor, self._peers, scratch, tag=self._tag).wait()

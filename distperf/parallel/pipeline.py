@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
 from distperf.errors import DistperfError
+from distperf.measure.stopwatch import COMMUNICATION, DATA, FORWARD
 from distperf.model.loss import IGNORE
 from distperf.parallel.stage import Flow, LoopedStage, PipelineStage
 from distperf.passes import Batches
@@ -97,9 +98,11 @@ class Pipelined:
         """
         self._step, self._factor = step, factor
         self._total = torch.zeros_like(self._total)
-        inputs, targets = self._micro_batches(step)
-        self._pass_through(inputs, targets)
-        self._engine.finish()
+        with DATA:
+            inputs, targets = self._micro_batches(step)
+        with COMMUNICATION:  # but for the passes of stages: what is left is waiting for other stages
+            self._pass_through(inputs, targets)
+            self._engine.finish()
         count = (targets != IGNORE).sum().to(self._total)
         return self._total, count if self._has_last else torch.zeros_like(count)
 
@@ -133,6 +136,7 @@ class Pipelined:
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """What a backward pass begins with: a tensor of its own, which the stage cuts off its graph afterwards."""
-        loss = self._loss_sum(logits, targets)
-        self._total += loss.detach()
-        return loss * self._factor
+        with FORWARD:
+            loss = self._loss_sum(logits, targets)
+            self._total += loss.detach()
+            return loss * self._factor

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from distperf.measure.stopwatch import COMMUNICATION
 from distperf.parallel.collectives import Pending
 from distperf.parallel.flash import attend_block, attend_block_backward, merge
 from distperf.parallel.mesh import named_group
@@ -162,5 +163,6 @@ def _backward(
 
 def _arrived(message: tuple[Tensor, Pending]) -> Tensor:
     received, pending = message
-    pending.wait()
+    with COMMUNICATION:
+        pending.wait()
     return received

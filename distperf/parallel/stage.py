@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 from torch.distributed.pipelining.stage import _RecvInfo
 
+from distperf.measure.stopwatch import BACKWARD, FORWARD
 from distperf.recipe.stages import Stage
 
 
@@ -73,8 +74,9 @@ class PipelineStage(pipelining.PipelineStage):
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Forward pass of a micro-batch."""
-        self._on_micro(fwd_chunk_id)
-        output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        with FORWARD:
+            self._on_micro(fwd_chunk_id)
+            output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
         _let_go(self.args_recv_info[fwd_chunk_id])  # the input stays with what the backward pass needs
         return output
 
@@ -86,7 +88,8 @@ class PipelineStage(pipelining.PipelineStage):
         last_backward: bool = False,
     ) -> None:
         """Backward pass of a micro-batch, or its half for inputs."""
-        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        with BACKWARD:
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         _let_go(self.grad_recv_info[bwd_chunk_id])
         if loss is not None:
             loss.detach_()
@@ -95,7 +98,8 @@ class PipelineStage(pipelining.PipelineStage):
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """The half of a backward pass for weights."""
-        super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        with BACKWARD:
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
         self._collect()
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:

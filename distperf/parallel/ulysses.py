@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from distperf.measure.stopwatch import COMMUNICATION
 from distperf.model.llama import causal_attention
 from distperf.parallel.mesh import named_group
 
@@ -57,7 +58,8 @@ def exchange(x: Tensor, group: str) -> Tensor:
     """
     x = x.contiguous()
     out = torch.empty_like(x)
-    dist.all_to_all_single(out, x, group=named_group(group))
+    with COMMUNICATION:
+        dist.all_to_all_single(out, x, group=named_group(group))
     return out
 
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from launcher import protocol
 from launcher.agent import link, processes, questions
+from launcher.agent.figures import Figures
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
 from launcher.agent.setup import Setup
@@ -40,6 +41,7 @@ class Agent:
         self._pending: List[Dict[str, Any]] = []  # orders that have not been carried out
         self._warm = WarmStart(self._selector, self._need_spool, lambda text: self.say(protocol.Remark(text)))
         self._steps: Dict[str, int] = {}
+        self._figures = Figures(self._selector)
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
         self._hurry = False  # what has not been sent of the logs stays here
@@ -151,6 +153,7 @@ class Agent:
         self._ranks.forget()
         self._ranks = Ranks(message.attempt, self._orders.token)
         self._steps = {}
+        self._figures.begin()
         self._kill_at, self._idle_told, self._looks, self._hurry = None, False, None, False
         self._pending = message.ranks
         self._warm.begin(message)
@@ -183,6 +186,7 @@ class Agent:
                 if record["kind"] == "progress":
                     if isinstance(record.get("step"), int):
                         self._steps[str(number)] = record["step"]
+                        self._figures.times.add(number, record.get("parts"))
                     continue
                 rank.told_error = rank.told_error or record["kind"] == "error"
                 self.say(protocol.Record(self._ranks.attempt, number, record))
@@ -230,6 +234,8 @@ class Agent:
         if now - self._beat >= self._orders.heartbeat_s:
             self._beat = now
             self._heartbeat()
+            if self._figures.due(now) and not self._idle_told:
+                self._tell_figures(now)
         self._warm.keep_time(now)
         trouble = self._ranks.trim_logs()
         if trouble is not None:
@@ -257,6 +263,7 @@ class Agent:
             return
         if self._outbox.flush():
             self._heartbeat()
+            self._tell_figures(now)
             unsent, folder = self._ranks.unsent(), self._spool.folder if self._spool else ""
             self.say(protocol.Idle(self._ranks.attempt, unsent, folder if unsent else ""))
             self._idle_told = True
@@ -264,6 +271,9 @@ class Agent:
     def _heartbeat(self) -> None:
         steps, self._steps = self._steps, {}
         self.say(protocol.Heartbeat(self._ranks.attempt, steps, self._received))
+
+    def _tell_figures(self, now: float) -> None:
+        self.say(protocol.Figures(self._ranks.attempt, *self._figures.take(now)))
 
     def _next_log_frame(self) -> Optional[bytes]:
         if self._hurry:
@@ -342,6 +352,7 @@ class Agent:
         return until_beat if self._idle_told else min(until_beat, LOG_LOOK_S)
 
     def _farewell(self) -> None:
+        self._figures.close()
         self._ranks.forget(self._hurry)
         self._warm.close()
         if self._setup is not None:

@@ -20,6 +20,7 @@ from launcher.dashboard.pane import Pane
 from launcher.dashboard.reader import Logs, Looked, Reader
 from launcher.errors import RunFolderError
 from launcher.follow import Seen
+from launcher.heat import next_metric
 from launcher.rundir import RunDir
 
 Pattern = re.Pattern[str]
@@ -257,9 +258,9 @@ class Dashboard(App[str]):
 
     def action_metric(self) -> None:
         """The next kind of heat."""
-        at = grid.METRICS.index(self._choice.metric)
-        self._choice = replace(self._choice, metric=grid.METRICS[(at + 1) % len(grid.METRICS)])
-        self._paint()
+        if self._seen is not None:
+            self._choice = replace(self._choice, metric=next_metric(self._seen, self._choice.metric))
+            self._paint()
 
     def action_fold(self) -> None:
         """Ranks or nodes."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launcher import tempo, words
-from launcher.dashboard.lines import HEATS, Line, Look, Span, cut, line, rule, safe
+from launcher import words
+from launcher.dashboard import parts
+from launcher.dashboard.lines import Line, Look, Span, cut, line, rule, safe
 from launcher.follow import Seen
+from launcher.heat import Scale, by_metric, odd_ranks, scale, values
 from launcher.state import Rank, RunState
 
-METRICS = ("step time", "behind", "memory")
 _BARS, _PLAIN_BARS = "▁▂▃▄▅▆▇█", ".:-=+*#%"
 LABEL = 14
 TOP = 3  # stragglers that are named
@@ -26,47 +26,6 @@ class Choice:
     cursor: int = 0
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Values to heat: `cool` and below is 0, `hot` and above the highest."""
-
-    cool: float
-    hot: float
-
-    def level(self, value: float) -> int:
-        """0 to HEATS - 1."""
-        share = (value - self.cool) / (self.hot - self.cool) if self.hot > self.cool else 0.0
-        return min(HEATS - 1, max(0, int(share * HEATS)))
-
-
-def values(seen: Seen, metric: str) -> dict[int, float]:
-    """The metric of every rank that has one."""
-    ranks = seen.state.ranks
-    if metric == "behind":
-        late = tempo.behind([rank.step for rank in ranks])
-        return {rank.rank: float(steps) for rank, steps in zip(ranks, late, strict=True) if rank.step}
-    if metric == "memory":
-        return {rank.rank: float(sum(rank.memory.values())) for rank in ranks if rank.memory}
-    found = ((rank.rank, seen.tempo.step_s(rank.rank)) for rank in ranks)
-    return {rank: step_s for rank, step_s in found if step_s is not None}
-
-
-def scale(metric: str, found: Mapping[int, float]) -> Scale:
-    """Equal ranks are cool, whatever their value: heat begins above the median."""
-    if not found:
-        return Scale(0.0, 0.0)
-    middle, high = statistics.median(found.values()), max(found.values())
-    if metric == "behind":
-        return Scale(0.0, max(8.0, high))
-    room = 0.1 if metric == "memory" else 0.5
-    return Scale(middle, max(middle * (1 + room), high))
-
-
-def by_metric(metric: str) -> Callable[[float], str]:
-    """How a value of the metric is written."""
-    return {"behind": lambda v: f"{v:.0f} steps", "memory": words.size}.get(metric, lambda v: f"{v:.3g} s")
-
-
 def grid(seen: Seen, look: Look, choice: Choice) -> list[Line]:
     """Summary, stragglers, the rank under the cursor, and the cells."""
     found = values(seen, choice.metric)
@@ -76,6 +35,7 @@ def grid(seen: Seen, look: Look, choice: Choice) -> list[Line]:
         _legend(choice, found, heat, look),
         *_odd(seen, look),
         about(seen, choice.cursor, look),
+        *_node(seen, choice.cursor, look),
     ]
     hosts = by_host(seen.state.ranks)
     folded = choice.nodes if choice.nodes is not None else not _fits(hosts, look, len(lines) + 1)
@@ -115,22 +75,14 @@ def _legend(choice: Choice, found: Mapping[int, float], heat: Scale, look: Look)
 
 def _odd(seen: Seen, look: Look) -> list[Line]:
     """The ranks that stand out in any way, worst first."""
-    found = [
-        (one, metric)
-        for metric, unit in (("step time", "s a step"), ("behind", "steps behind"))
-        for one in tempo.stragglers(values(seen, metric), unit)
-    ]
-    best: dict[int, tuple[tempo.Straggler, str]] = {}
-    for one, metric in sorted(found, key=lambda pair: -pair[0].score):
-        best.setdefault(one.rank, (one, metric))
-    shown = list(best.values())[:TOP]
+    found = odd_ranks(seen)
     lines = []
-    for one, _ in shown:
+    for one in found[:TOP]:
         host = safe(seen.state.ranks[one.rank].host, ascii=look.ascii)
         text = f" straggler: rank {one.rank} on {host}: {one.why}"
         lines.append(line(Span(cut(text, look.width, ascii=look.ascii), "warn", f"rank {one.rank}")))
-    if len(best) > TOP:
-        lines.append(line(Span(f" and {words.plural(len(best) - TOP, 'straggler')} more", "warn")))
+    if len(found) > TOP:
+        lines.append(line(Span(f" and {words.plural(len(found) - TOP, 'straggler')} more", "warn")))
     return lines
 
 
@@ -237,15 +189,27 @@ def about(seen: Seen, number: int, look: Look) -> Line:
     if not 0 <= number < len(seen.state.ranks):
         return ()
     rank = seen.state.ranks[number]
-    parts = [f"rank {rank.rank} on {safe(rank.host, ascii=look.ascii)}", rank.phase or rank.state]
+    said = [f"rank {rank.rank} on {safe(rank.host, ascii=look.ascii)}", rank.phase or rank.state]
     if rank.phase and rank.state != "running":
-        parts[1] = rank.state
-    parts += [f"step {rank.step:,}"] if rank.step else []
-    step_s = seen.tempo.step_s(rank.rank)
-    parts += [f"{step_s:.3g} s a step"] if step_s is not None else []
-    parts += [words.size(sum(rank.memory.values()))] if rank.memory else []
-    text = cut(" " + "  ".join(parts) + "   Enter opens it", look.width, ascii=look.ascii)
+        said[1] = rank.state
+    said += [f"step {rank.step:,}"] if rank.step else []
+    step_s, own_s = seen.tempo.step_s(rank.rank), seen.figures.own_s().get(rank.rank)
+    own = "" if own_s is None else f" (own {own_s:.3g})"
+    said += [f"{step_s:.3g} s a step{own}"] if step_s is not None else []
+    said += [words.size(sum(rank.memory.values()))] if rank.memory else []
+    text = cut(" " + "  ".join(said) + "   Enter opens it", look.width, ascii=look.ascii)
     return line(Span(text, "accent", f"rank {rank.rank}"))
+
+
+def _node(seen: Seen, number: int, look: Look) -> list[Line]:
+    """What the node of that rank does, and its device, where that is known."""
+    if not 0 <= number < len(seen.state.ranks):
+        return []
+    rank = seen.state.ranks[number]
+    found = parts.node(seen.figures.nodes.get(rank.host, {}))
+    device = parts.device_of(seen, rank)
+    text = f"its node: {found}" + (f"   its device: {device}" if device else "")
+    return [line(Span(" " + cut(text, look.width - 2, ascii=look.ascii), "dim"))] if found else []
 
 
 def move(lines: Sequence[Line], cursor: int, right: int, down: int) -> int:

@@ -37,7 +37,12 @@ EVERYWHERE = (
 OF_VIEW: dict[str, tuple[Key, ...]] = {
     "overview": (),
     "ranks": (
-        Key("m", "metric", "metric", "heat by step time, by steps behind, by memory"),
+        Key(
+            "m",
+            "metric",
+            "metric",
+            "heat by step time, a rank's own time, steps behind, memory; CPU, device use and heat where known",
+        ),
         Key("f", "fold", "fold", "cells are ranks, or nodes"),
         Key("enter", "open", "open", "open the rank under the cursor; arrows move it", "Enter"),
     ),

@@ -9,8 +9,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-HEATS = 8
-
 
 @dataclass(frozen=True)
 class Span:

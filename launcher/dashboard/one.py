@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from launcher import stacks, tempo, words
+from launcher.dashboard import parts
 from launcher.dashboard.lines import Line, Look, Span, cut, line, rule, safe
 from launcher.follow import Seen
 from launcher.state import Rank
@@ -41,10 +42,17 @@ def _facts(seen: Seen, rank: Rank, look: Look) -> list[Line]:
         ("place", axes),
         ("phase", rank.phase or ""),
         ("step", (f"{rank.step:,}" + (f"   {late} behind" if late else "") + speed) if rank.step else ""),
+        ("a step", parts.split(seen.figures.ranks.get(rank.rank, {}))),
         ("memory", memory),
+        ("device", parts.device_of(seen, rank)),
+        ("node", parts.node(seen.figures.nodes.get(rank.host, {}))),
     ]
     state = line(Span(f" {'state':<11}", "dim"), Span(rank.state, _TONES.get(rank.state, "text")))
-    lines = [line(Span(f" {name:<11}", "dim"), text) for name, text in rows if text]
+    lines = [
+        line(Span(f" {name:<11}", "dim"), cut(text, look.width - 13, ascii=look.ascii))
+        for name, text in rows
+        if text
+    ]
     failure = seen.state.first_failure
     if failure is not None and failure.rank == rank.rank and failure.attempt == seen.state.attempt:
         text = cut(safe(failure.message.split("\n")[0], ascii=look.ascii), look.width - 13, ascii=look.ascii)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from launcher import chronicle, words
 from launcher.alarms import alarms
 from launcher.chronicle import Said
+from launcher.dashboard import parts
 from launcher.dashboard.lines import Line, Look, Span, beside, cut, fit, gauge, line, rule, safe
 from launcher.dashboard.plot import plot
 from launcher.follow import Seen
@@ -60,7 +61,7 @@ def _state_lines(seen: Seen, look: Look) -> list[Line]:
     ]
     lines = [line(Span(f" {seen.name:<11}", TONES.get(seen.name, "text")), "   ".join(facts))]
     why = _why(seen)
-    odd = "; ".join(alarms(seen.state, seen.recent, seen.points))
+    odd = "; ".join(alarms(seen.state, seen.recent, seen.points, seen.figures))
     if odd:
         lines.append(
             line(Span(" " + cut(safe(odd, ascii=look.ascii), look.width - 2, ascii=look.ascii), "warn"))
@@ -131,11 +132,14 @@ def _figures(seen: Seen) -> list[Line]:
     last = seen.last
     lines = []
     for label, known in (("now", _FIGURES), ("speed", _SPEEDS)):
-        parts = [form.format(last[name]) for name, form in known if _number(last.get(name))]
+        said = [form.format(last[name]) for name, form in known if _number(last.get(name))]
         if label == "speed" and _number(last.get("peak_bytes")):
-            parts.append(f"peak {words.size(last['peak_bytes'])} a rank")
-        if parts:
-            lines.append(line(Span(f" {label:<11}", "dim"), "   ".join(parts)))
+            said.append(f"peak {words.size(last['peak_bytes'])} a rank")
+        if said:
+            lines.append(line(Span(f" {label:<11}", "dim"), "   ".join(said)))
+    for label, text in (("a step", parts.split(parts.middle(seen.figures))), ("stages", parts.stages(seen))):
+        if text:
+            lines.append(line(Span(f" {label:<11}", "dim"), text))
     memory = memory_line(seen.state).removeprefix("memory").removesuffix("a rank").strip()
     if memory:
         lines.append(line(Span(" memory     ", "dim"), memory))

@@ -23,6 +23,7 @@ class Facts:
     first: Line
     goodput: Goodput
     recipe: str
+    usage: tuple[Line, ...] = ()  # figures.jsonl: ranks and nodes over time, folded
 
 
 def gather(run: RunDir) -> Facts:
@@ -34,7 +35,7 @@ def gather(run: RunDir) -> Facts:
     times = StepTimes(_sum(run.metrics), _sum(run.superseded_metrics))
     return Facts(
         seen, str(created.get("version", "")), next(read_lines(run.metrics), {}),
-        goodput(seen.chronicle.tries, times, seen.now_t), _read(run.recipe),
+        goodput(seen.chronicle.tries, times, seen.now_t), _read(run.recipe), tuple(read_lines(run.usage)),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from launcher import report, words
 from launcher.chronicle import Try, who
 from launcher.dashboard.lines import safe
 from launcher.logs import printable_lines
-from launcher.recap import text
+from launcher.recap import text, usage
 from launcher.recap.facts import Facts, spec_lines
 from launcher.recap.svg import curve, shares
 from launcher.series import numbers
@@ -18,6 +18,7 @@ from launcher.state import Failure
 
 CURVES = (("loss", "loss"), ("tokens_per_s", "tokens/s"), ("grad_norm", "gradient norm"), ("mfu", "MFU"),
           ("lr", "learning rate"), ("step_s", "seconds a step"))  # fmt: skip
+NODE_CURVES = (("node_cpu", "CPU in use"), ("device_busy", "devices busy"), ("device_celsius", "device heat"))
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --dim: #5c6670; --line: #d5dae0; --page: #fff; --box: #f6f8fa;
@@ -42,6 +43,7 @@ svg text { font-size: 11px; fill: var(--dim); }
 .part-0 { fill: var(--good); background: var(--good); } .part-1 { fill: var(--bad); background: var(--bad); }
 .part-2 { fill: var(--blue); background: var(--blue); } .part-3 { fill: var(--teal); background: var(--teal); }
 .part-4 { fill: var(--warn); background: var(--warn); } .part-5 { fill: var(--grey); background: var(--grey); }
+.part-6 { fill: var(--dim); } .part-7 { fill: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .5rem; }
 """
 
@@ -57,6 +59,8 @@ def page(facts: Facts) -> str:
         section("What ran", table([(name, value) for name, value in text.what_ran(facts)])),
         _curves(facts),
         section("Goodput", _goodput(facts)),
+        section("A step", _step(facts)),
+        section("Nodes", _nodes(facts)),
         section("Attempts", _attempts(seen.chronicle.tries)),
         _plan(facts),
         section("What happened", _story(facts)),
@@ -138,6 +142,30 @@ def _goodput(facts: Facts) -> str:
         if value > 0
     ]
     return f"{shares(parts)}<table>{''.join(rows)}</table>"
+
+
+def _step(facts: Facts) -> str:
+    parts = [(name, mean) for name, mean, _, _ in usage.step_parts(facts.usage)]
+    if not parts:
+        return ""
+    rows = usage.step_rows(facts.usage)
+    stages = usage.imbalance(facts.usage)
+    drawn = "".join(
+        curve(usage.over_time(facts.usage, name), label, "second")
+        for name, label in (
+            ("own_s", "a rank's own seconds of a step"),
+            ("communication_s", "seconds of waiting"),
+        )
+    )
+    more = f"<p>Along the pipeline: {shown(stages)}.</p>" if stages else ""
+    found = table(rows, ("part", "mean of the median rank", "share", "most"))
+    return f'{shares(parts)}{found}{more}<div class="curves">{drawn}</div>'
+
+
+def _nodes(facts: Facts) -> str:
+    found = table(usage.node_rows(facts.usage), ("figure", "mean of the median node", "most"))
+    drawn = "".join(curve(usage.over_time(facts.usage, name), label, "second") for name, label in NODE_CURVES)
+    return f'{found}<div class="curves">{drawn}</div>' if found else ""
 
 
 def _attempts(tries: Sequence[Try]) -> str:

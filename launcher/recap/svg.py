@@ -14,8 +14,8 @@ MAX_POINTS = 800
 TICKS = 4
 
 
-def curve(points: Sequence[tuple[float, float]], label: str) -> str:
-    """A line over steps, with a few ticks; points that are no numbers leave gaps."""
+def curve(points: Sequence[tuple[float, float]], label: str, along: str = "step") -> str:
+    """A line over steps, or what else `along` names, with a few ticks; points that are no numbers leave gaps."""
     points = [*points[:: max(1, len(points) // MAX_POINTS)], *points[-1:]]
     finite = [(x, y) for x, y in points if math.isfinite(y)]
     if len(finite) < 2:
@@ -43,11 +43,12 @@ def curve(points: Sequence[tuple[float, float]], label: str) -> str:
     )
     ends = (
         f'<text x="{LEFT}" y="{HEIGHT - 5}">{first:,.0f}</text>'
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 5}" text-anchor="end">step {last:,.0f}</text>'
+        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 5}" text-anchor="end">{along} {last:,.0f}</text>'
     )
+    title = escape(label)
     return (
-        f'<figure><figcaption>{escape(label)}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(label)} over steps">{grid}{ends}<path class="curve" d="{"".join(path)}"/></svg></figure>'
+        f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{title} over {along}s">{grid}{ends}<path class="curve" d="{"".join(path)}"/></svg></figure>'
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from launcher import report, tempo, words
+from launcher import report, words
 from launcher.chronicle import Try, who
-from launcher.dashboard.grid import values
 from launcher.dashboard.planned import KINDS, estimated
+from launcher.heat import odd_ranks
 from launcher.logs import printable_lines
 from launcher.nodeset import fold
+from launcher.recap import usage
 from launcher.recap.facts import Facts
 from launcher.series import numbers
 
@@ -35,12 +36,24 @@ def as_text(facts: Facts) -> list[str]:
               for name, value in facts.goodput.parts if value >= 0.05]  # fmt: skip
     curve = [f"{name:<12}{text}" for name, text in results(facts)]
     lines += ["", *curve] if curve else []
+    lines += _usage_lines(facts)
     odd = straggler_lines(facts)
     lines += ["", *odd] if odd else []
     pairs = plan_against_actual(facts)
     lines += ["", "model state a rank     planned        held"] if pairs else []
     lines += [f"  {kind:<16}{words.size(planned):>12}{words.size(held):>12}" for kind, planned, held in pairs]
     return [*lines, "", f"folder      {seen.dir}"]
+
+
+def _usage_lines(facts: Facts) -> list[str]:
+    """Where steps went, and what nodes did."""
+    steps, nodes = usage.step_rows(facts.usage), usage.node_rows(facts.usage)
+    stages = usage.imbalance(facts.usage)
+    lines = ["", "a step                mean   share        most"] if steps else []
+    lines += [f"  {part:<14}{mean:>10}  {share:>6}  {most}" for part, mean, share, most in steps]
+    lines += ["", f"stages       {stages}"] if stages else []
+    lines += ["", "nodes                 mean        most"] if nodes else []
+    return lines + [f"  {name:<16}{mean:>12}  {most}" for name, mean, most in nodes]
 
 
 def what_ran(facts: Facts) -> list[tuple[str, str]]:
@@ -98,14 +111,10 @@ def results(facts: Facts) -> list[tuple[str, str]]:
 
 
 def straggler_lines(facts: Facts) -> list[str]:
-    """Ranks that stood out in the last minute."""
-    found = [
-        (one, unit)
-        for metric, unit in (("step time", "s a step"), ("behind", "steps behind"))
-        for one in tempo.stragglers(values(facts.seen, metric), unit)
-    ]
+    """Ranks that stood out at the end."""
     ranks = facts.seen.state.ranks
-    return [f"straggler    rank {one.rank} on {ranks[one.rank].host}: {one.why}" for one, _ in found[:8]]
+    found = odd_ranks(facts.seen)[:8]
+    return [f"straggler    rank {one.rank} on {ranks[one.rank].host}: {one.why}" for one in found]
 
 
 def plan_against_actual(facts: Facts) -> list[tuple[str, int, int]]:

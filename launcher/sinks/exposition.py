@@ -10,9 +10,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from launcher import tempo
-from launcher.dashboard.grid import values
+from launcher.figures import PARTS
 from launcher.follow import Seen
+from launcher.heat import odd_ranks, values
+from launcher.sinks.gauges import Family, Sample, gauges
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STATES = ("queued", "starting", "running", "stalled", "restarting", "finished", "failed", "stopped", "lost")
@@ -28,10 +29,7 @@ FIGURES = {
     "peak_bytes": ("distperf_peak_memory_bytes", "Most memory that rank 0 held."),
     "tokens_seen": ("distperf_tokens_seen_total", "Tokens trained on so far."),
 }
-NOT_FIGURES = {"step", "attempt", "tokens"}
-
-Sample = tuple[Mapping[str, str], float]
-Family = tuple[str, str, str, list[Sample]]  # name, type, help, samples
+NOT_FIGURES = {"step", "attempt", "tokens", *(f"{part}_s" for part in PARTS)}
 
 
 def exposition(seen: Seen) -> str:
@@ -49,7 +47,7 @@ def exposition(seen: Seen) -> str:
     ]  # fmt: skip
     if state.steps:
         families.append(("distperf_steps", "gauge", "Steps that the run is to make.", [({}, state.steps)]))
-    families += _of_steps(seen) + _of_ranks(seen)
+    families += _of_steps(seen) + _of_ranks(seen) + gauges(seen)
     run = {"run": state.run_id}
     return "".join(
         _family(*family[:3], [({**run, **labels}, value) for labels, value in family[3]])
@@ -85,10 +83,7 @@ def _of_steps(seen: Seen) -> list[Family]:
 
 def _of_ranks(seen: Seen) -> list[Family]:
     ranks = seen.state.ranks
-    seconds, late = values(seen, "step time"), values(seen, "behind")
-    odd = {
-        one.rank for found, unit in ((seconds, "s"), (late, "steps")) for one in tempo.stragglers(found, unit)
-    }
+    seconds = values(seen, "step time")
     kinds = sorted({kind for rank in ranks for kind in rank.memory})
 
     def label(number: int) -> dict[str, str]:
@@ -100,7 +95,7 @@ def _of_ranks(seen: Seen) -> list[Family]:
     ]
     return [
         ("distperf_stragglers", "gauge", "Ranks far slower, or further behind, than the median.",
-         [({}, float(len(odd)))]),
+         [({}, float(len(odd_ranks(seen))))]),
         ("distperf_rank_step", "gauge", "Newest step of each rank that reports steps.",
          [(label(rank.rank), float(rank.step)) for rank in ranks if rank.step]),
         ("distperf_rank_step_seconds", "gauge", "Seconds a step of each rank, over the last minute.",

@@ -37,6 +37,7 @@ _MODULES = (
     "launcher.agent.ranks",
     "launcher.agent.probes",
     "launcher.agent.questions",
+    "launcher.agent.figures",
     "launcher.agent.outbox",
     "launcher.agent.link",
     "launcher.agent.setup",

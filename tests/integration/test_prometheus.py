@@ -85,6 +85,6 @@ def watch(launch: Launch, port: int) -> list[dict]:
     (state,) = ask(port, "query?query=" + urllib.parse.quote("distperf_state==1"))
     assert state["metric"]["state"] == "running"
     (group,) = ask(port, "rules")
-    assert len(group["rules"]) == 7
+    assert len(group["rules"]) == 11
     assert not any(rule["alerts"] for rule in group["rules"])
     return steps

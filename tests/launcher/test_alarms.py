@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 
 from launcher.alarms import alarms
+from launcher.figures import Figures
 from launcher.state import Policy, Rank, RunState
 
 STATE = RunState("r", "r", Policy(1, 10, 25, 30, False), (Rank(0, 0, "a", 0),), 9, {}, state="running")
@@ -38,3 +39,15 @@ def test_slow_steps_and_hosts():
     assert alarms(state, recent, points) == ["steps take 5 s of late, 1 s before", "1 host unreachable: b"]
     assert alarms(state, [], []) == ["1 host unreachable: b"]
     assert alarms(replace(state, exit_code=0), recent, points) == []
+
+
+def test_ranks_and_nodes():
+    """Waiting for data, memory that runs out, and devices that are not well."""
+    parts = {"data": 0.3, "forward": 0.7}
+    node = {"memory_bytes": 97, "memory_total_bytes": 100, "devices": [{"throttled": 0x40}]}
+    assert alarms(STATE, [], [], Figures(1, {0: parts}, {"a": node})) == [
+        "waiting for data takes 30% of a step (rank 0 on a)",
+        "the memory of a is 97% full",
+        "device a 0 is slowed down by heat",
+    ]
+    assert alarms(STATE, [], [], Figures(1, {0: {"data": 0.01, "forward": 0.7}}, {"a": {}})) == []

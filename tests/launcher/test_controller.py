@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 
@@ -320,6 +321,18 @@ def test_a_disk_that_refuses(launch, tmp_path):
 
     with pytest.raises(RunFolderError, match="cannot write to"):
         launch(a=[ScriptedAgent(play)])
+
+
+def test_figures_reach_the_folder(launch):
+    """What agents tell of ranks and nodes, at the latest when the run ends."""
+
+    def play(agent, start):
+        agent.stream.say(protocol.Figures(1, {"0": {"steps": 1, "forward": 0.5}}, {"cpu": 0.25}))
+        agent.finish(start)
+
+    _, _, run = launch(a=[ScriptedAgent(play)])
+    assert json.loads(run.figures.read_bytes())["nodes"] == {"a": {"cpu": 0.25}}
+    assert json.loads(run.usage.read_text())["forward_s"] == 0.5
 
 
 def test_a_stall(launch):

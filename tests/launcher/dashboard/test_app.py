@@ -114,7 +114,7 @@ def test_a_thousand_ranks(large):
         await press_until(pilot, "2", "1,024 ranks on 128 hosts")
         await until(pilot, lambda: "straggler: rank 517" in screen(pilot))
         assert "RUNNING" in screen(pilot)
-        await press_until(pilot, "m", "heat: behind")
+        await press_until(pilot, "m m", "heat: behind")
         await press_until(pilot, "f", "nodes: each cell")
         per_row = 128 if pilot.app.size.width == 160 else 64
         await press_until(pilot, "f down down", f"rank {2 * per_row} on node{per_row // 4 + 1:03d}")

@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 
 from launcher.chronicle import Chronicle
-from launcher.dashboard.grid import Choice, Scale, grid, move, values
+from launcher.dashboard.grid import Choice, grid, move
 from launcher.dashboard.lines import Look, width
 from launcher.follow import Seen
+from launcher.heat import Scale, values
 from launcher.state import Policy, Rank, RunState
 from launcher.tempo import Tempo
 
