@@ -16,9 +16,9 @@ from distperf.failure import report_failure
 from distperf.introduction import introduction
 from distperf.measure import stopwatch
 from distperf.measure.progress import Evaluated, Progress
-from distperf.measure.recorder import answer_requests
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.runspec import RunSpec
+from distperf.requests import Asked, Requests, listen
 from distperf.saving import Checkpoints, compares, is_due, resume
 from distperf.stop import StopRequest
 
@@ -39,7 +39,7 @@ def main() -> int:
 def run() -> bool:
     """The story of a rank: meet the others, build, resume, train, save, leave. False: told to end before the end."""
     reporter().send("phase", phase="build")
-    answer_requests()
+    requests = listen()
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)
@@ -49,17 +49,18 @@ def run() -> bool:
     with closing(built.trainer.engine):
         done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress)
         with stopwatch.running(device):
-            finished = train(orders.spec, built, progress, done)
+            finished = train(orders.spec, built, progress, done, requests)
     if finished:
         reporter().send("done")
     leave()
     return finished
 
 
-def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
+def train(spec: RunSpec, built: Built, progress: Progress, done: int, requests: Requests) -> bool:
     """Steps `done` + 1 to the last, and a checkpoint wherever one is due.
 
-    SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then.
+    SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then. A request to
+    save on any rank has all of them save after the same step.
     """
     stop, trainer = StopRequest(), built.trainer
     checkpoints = Checkpoints(spec.checkpoint, built.origin, progress)
@@ -68,7 +69,7 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
     stop.listen()
     for step in range(done + 1, spec.train.steps + 1):
         began = time.perf_counter()
-        result = trainer.step(step, lambda: stop() or checkpoints.must_stop())
+        result = trainer.step(step, lambda: Asked(stop() or checkpoints.must_stop(), requests.take_save()))
         step_s = time.perf_counter() - began
         evaluated = None
         if built.evaluator is not None and (
@@ -78,14 +79,15 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int) -> bool:
         progress.step(step, result, step_s, evaluated)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
-        saves = is_due(step, spec.checkpoint, spec.train.steps) or (result.stop and spec.checkpoint.is_on)
+        asked = result.asked.stop or result.asked.save
+        saves = is_due(step, spec.checkpoint, spec.train.steps) or (asked > 0 and spec.checkpoint.is_on)
         if trainer.replicas is not None and compares(step, spec.train.check_replicas_every, saves):
             trainer.replicas.check(step)
         with stopwatch.CHECKPOINT:
             if saves:
                 checkpoints.save(step, trainer)
             checkpoints.look()
-        if result.stop and step < spec.train.steps:
+        if result.asked.stop and step < spec.train.steps:
             checkpoints.settle(last=step)
             progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
             return False

@@ -1,7 +1,8 @@
 """The control socket: how another process of the same user asks a controller for something.
 
-One connection, one JSON line each way: {"do": "stop"}, or "kill", or "stacks" (of all ranks, into the journal), or
-"ping" -> {"pid": ..., "state": ...}, or {"error": ...}.
+One connection, one JSON line each way: {"do": "stop"}, or "kill", "stacks" (of all ranks, into the journal), "save" (a
+checkpoint now), or "ping" -> {"pid": ..., "state": ...}, or {"refused": why} where the run is not in a state for it, or
+{"error": ...}.
 
 The socket lies in /tmp and not in $XDG_RUNTIME_DIR, which is emptied when its user logs out: a detached run outlives
 that. What keeps others away is the folder (0700, owned by us, no symlink), the socket's mode, and the kernel's word on
@@ -24,7 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DOINGS = ("stop", "kill", "stacks", "ping")
+from launcher.state import RunState
+
+DOINGS = ("stop", "kill", "stacks", "save", "ping")
 ASK_LIMIT_S = 10.0
 ANSWER_LIMIT_S = 2.0
 MAX_LINE_BYTES = 4096
@@ -174,3 +177,14 @@ def ask(path: str, do: str) -> dict[str, Any]:
     if "error" in answer:
         raise PermissionError(answer["error"])
     return answer
+
+
+def refusal(do: str, state: RunState) -> str | None:
+    """Why a run in this state cannot do what is asked, if so. Pure."""
+    if do != "save":
+        return None
+    if state.policy.script:
+        return "the run is a script of yours, which saves when it likes"
+    if state.state != "running":
+        return f"the run is {state.state}; only ranks that run can be asked"
+    return None

@@ -198,9 +198,18 @@ class Controller:
             self._happened(events.NodeLost(self._now(), host, "its agent is gone"))
 
     def _take_request(self, request: control.Request) -> None:
-        """A "stop" is one Ctrl-C, a "kill" is two, "stacks" have the agents look at their ranks, a "ping" only asks."""
+        """A "stop" is one Ctrl-C, a "kill" is two, "stacks" have the agents look at their ranks, a "ping" only asks.
+
+        A "save" is asked of one rank: the others hear of it in the next step.
+        """
+        if (why := control.refusal(request.do, self.state)) is not None:
+            request.answer({"refused": why})
+            return
+        attempt = self.state.attempt
         if request.do == "stacks":
-            self._nodes.tell_all(protocol.TakeStacks(self.state.attempt))
+            self._nodes.tell_all(protocol.TakeStacks(attempt))
+        elif request.do == "save":
+            self._nodes.tell(self.state.ranks[0].host, protocol.AskRanks(attempt, [0], "save"))
         for _ in range({"stop": 1, "kill": 2}.get(request.do, 0)):
             self._happened(events.Interrupted(self._now(), "SIGINT"))
         request.answer({"pid": os.getpid(), "state": self.state.state})

@@ -81,6 +81,14 @@ class TakeStacks(NamedTuple):
     attempt: int
 
 
+class AskRanks(NamedTuple):
+    """Ask something of these ranks, all on the node, while they train: see distperf.requests."""
+
+    attempt: int
+    ranks: List[int]
+    request: str
+
+
 class Ping(NamedTuple):
     """Renews the lease. received: counted messages that the controller has of this agent."""
 
@@ -225,12 +233,12 @@ class Idle(NamedTuple):
 
 
 _KINDS = (
-    Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
+    Configure, Ask, Start, Stop, TakeStacks, AskRanks, Ping, Relay, Attach, Bye,
     Hello, Answer, Started, Exited, Record, Heartbeat, Figures, StacksTaken, Signalled, Remark, Relayed, Attached,
     Idle,
 )  # fmt: skip
 Message = Union[
-    Configure, Ask, Start, Stop, TakeStacks, Ping, Relay, Attach, Bye,
+    Configure, Ask, Start, Stop, TakeStacks, AskRanks, Ping, Relay, Attach, Bye,
     Hello, Answer, Started, Exited, Record, Heartbeat, Figures, StacksTaken, Signalled, Remark, Relayed, Attached,
     Idle,
 ]  # fmt: skip

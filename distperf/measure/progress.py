@@ -13,6 +13,7 @@ import torch
 from distperf.contract import Reporter
 from distperf.measure import stopwatch
 from distperf.measure.memory import peak_rss_bytes
+from distperf.requests import NOTHING, Asked
 
 LINE_INTERVAL_S = 1.0
 
@@ -21,8 +22,8 @@ LINE_INTERVAL_S = 1.0
 class StepResult:
     """What one step did, the same on every rank. `tokens`: targets that counted, over all ranks.
 
-    `loss_scale` is the step's, None without scaling; `skipped`: gradients overflowed and no weight changed. `stop`: a
-    rank has been told to end, so this step is the last.
+    `loss_scale` is the step's, None without scaling; `skipped`: gradients overflowed and no weight changed.
+    `asked`: how many ranks had been asked for what.
     """
 
     loss: float
@@ -31,7 +32,7 @@ class StepResult:
     tokens: int
     loss_scale: float | None = None
     skipped: bool = False
-    stop: bool = False
+    asked: Asked = NOTHING
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Torch's flight recorder, read out while a rank hangs: which collectives it waits in.
 
-A blocked main thread has let go of the interpreter (gloo and NCCL wait without it), so a thread of ours can answer. The
-agent asks by opening a FIFO beside the file of stacks, and reads the answer from a file (launcher.agent.stacks).
+A blocked main thread has let go of the interpreter (gloo and NCCL wait without it), so a thread of ours can answer
+(distperf.requests).
 
 Gloo's sends and receives are not recorded (torch 2.13), and they carry the buckets of ZeRO stages 0 to 2: there the
 stacks alone tell.
@@ -11,41 +11,26 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]  # not in the stubs
 
-from distperf.contract import STACK_FILE_ENV
-
 ENTRIES = "2000"  # what torch keeps; an entry is about a kilobyte
 LAST = 20  # entries that an answer holds at most
 
 
-def answer_requests() -> None:
-    """Start the thread, where there is an agent. To be called before the process group is made."""
-    path = os.environ.get(STACK_FILE_ENV)
-    if not path:
-        return
+def enlarge() -> None:
+    """Have torch keep enough. To be called before the process group is made."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", ENTRIES)
-    try:
-        os.mkfifo(f"{path}.ask", 0o600)
-    except OSError:  # the agent's folder is gone, and so is who would ask
-        return
-    threading.Thread(target=_serve, args=(Path(path),), name="flight recorder", daemon=True).start()
 
 
-def _serve(path: Path) -> None:
-    ask, answer = Path(f"{path}.ask"), Path(f"{path}.collectives")
-    while True:
-        try:
-            ask.read_bytes()  # returns when the agent has opened and closed it
-            unfinished = Path(f"{answer}.part")
-            unfinished.write_text(json.dumps(waiting_in(_dump_fr_trace_json())))
-            unfinished.replace(answer)
-        except OSError:  # the agent's folder is gone
-            return
+def write_down(stack_file: str) -> None:
+    """Which collectives this rank waits in, into the file beside that of its stacks. Raises OSError."""
+    answer = Path(f"{stack_file}.collectives")
+    unfinished = Path(f"{answer}.part")
+    unfinished.write_text(json.dumps(waiting_in(_dump_fr_trace_json())))
+    unfinished.replace(answer)
 
 
 def waiting_in(trace: str | bytes) -> list[dict[str, Any]]:

@@ -117,6 +117,10 @@ class Agent:
             self._stop(message.grace_s)
         elif isinstance(message, protocol.TakeStacks):
             self._looks = self._ranks.look(time.monotonic())
+        elif isinstance(message, protocol.AskRanks):
+            deaf = self._ranks.ask(message.ranks, message.request)
+            if deaf:
+                self.say(protocol.Remark("no request can be made of ranks %s" % ", ".join(map(str, deaf))))
         elif isinstance(message, protocol.Ping):
             self._outbox.kept.acknowledge(message.received)
         elif isinstance(message, protocol.Attach):

@@ -10,7 +10,7 @@ from launcher.agent import processes
 from launcher.agent.memory import MemoryWatch
 from launcher.agent.nursery import Nursery
 from launcher.agent.spool import RankLog, Spool
-from launcher.agent.stacks import Looks
+from launcher.agent.stacks import Looks, ask
 
 MAX_RECORD_BYTES = 1 << 20
 
@@ -117,6 +117,10 @@ class Ranks:
         """Begin to find out what the running ranks are doing."""
         running = {number: rank for number, rank in self.all.items() if not rank.ended}
         return Looks({number: (rank.pid, rank.log.stack_file) for number, rank in running.items()}, now)
+
+    def ask(self, numbers: List[int], request: str) -> List[int]:
+        """Ask something of these ranks while they train; those that take no requests."""
+        return [n for n in numbers if n not in self.all or not ask(self.all[n].log.stack_file, request)]
 
     def left(self, spare: Tuple[int, ...] = ()) -> List[int]:
         """Pids of every process of the attempt that is still here, ranks' own children included."""

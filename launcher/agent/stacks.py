@@ -31,7 +31,7 @@ class Look:
         self.value: Dict[str, Any] = {"state": state_of(pid), "wait": waits_in(pid), "stack": "", "note": ""}
         awake = self.value["state"] not in ("T", "t", "Z", "")
         self._signalled = awake and os.path.exists(stack_file) and catches(pid, signal.SIGUSR2)
-        self._asked = awake and ask_collectives(stack_file)
+        self._asked = awake and ask(stack_file, "?")
         if self._signalled:
             os.kill(pid, signal.SIGUSR2)
             kernel = "state %s in %s" % (self.value["state"], self.value["wait"] or "the kernel")
@@ -110,14 +110,18 @@ def size_of(path: str) -> int:
         return 0
 
 
-def ask_collectives(stack_file: str) -> bool:
-    """Ask for the flight recorder; False when nobody there reads requests."""
+def ask(stack_file: str, request: str) -> bool:
+    """Ask something of a rank (distperf.requests); False when nobody there reads requests."""
     try:
         fd = os.open(stack_file + ASK, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:  # no such file, or nobody who reads it
         return False
-    os.write(fd, b"?")
-    os.close(fd)
+    try:
+        os.write(fd, request.encode() + b"\n")
+    except OSError:  # full of requests that it has not read
+        return False
+    finally:
+        os.close(fd)
     return True
 
 

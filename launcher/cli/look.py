@@ -1,4 +1,4 @@
-"""status, ps, logs, attach, stop, report: look at runs, and end one."""
+"""status, ps, logs, attach, save, stop, report: look at runs, and end one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OnInterrupt(str, enum.Enum):
 
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
-    for command in (status, ps, logs, attach, stop, report):
+    for command in (status, ps, logs, attach, save, stop, report):
         app.command()(command)
 
 
@@ -139,6 +139,14 @@ def attach(
     found = find_run(run, run_dir)
     until_begun(found, True, say)
     raise typer.Exit(show(found, on_interrupt.value, say))
+
+
+def save(run: str | None = Run, run_dir: Path = RunDir) -> None:
+    """Have all ranks write a checkpoint after the step that they are at; waits until it is there, and names it."""
+    from launcher.rundir import find_run
+    from launcher.save import save_run
+
+    print(save_run(find_run(run, run_dir)), file=sys.stderr)
 
 
 def stop(

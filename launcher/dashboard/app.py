@@ -369,28 +369,18 @@ class Dashboard(App[str]):
             self._main.scroll_end(animate=False)
         self.call_after_refresh(self._paint)
 
-    def action_stop(self) -> None:
-        """Ask, then ask the controller."""
-        self._ask_first(
-            "stop", "End this run? Ranks get SIGTERM, may write a last checkpoint, and end.", "Stop it"
-        )
-
-    def action_stacks(self) -> None:
-        """Ask, then ask the controller."""
-        self._ask_first("stacks", "Take the Python stack of every rank? They go on running.", "Take them")
-
-    def _ask_first(self, what: str, question: str, yes: str) -> None:
+    def action_ask(self, what: str) -> None:
+        """Ask the user, then the controller."""
         if self._seen is None or self._seen.over:
             self._say("the run is over" if self._seen else "nothing is known yet")
             return
-        state = self._seen.state
+        asked = asking.ASKS[what]
 
         def act() -> None:
-            text = asking.stop(self._run) if what == "stop" else asking.stacks(state)
-            self.call_from_thread(self._say, text)
+            self.call_from_thread(self._say, asking.told(asked, self._run))
 
         def take(answer: bool | None) -> None:
             if answer:
                 self.run_worker(act, thread=True, exit_on_error=False)
 
-        self.push_screen(Question(question, yes), take)
+        self.push_screen(Question(asked.question, asked.yes), take)

@@ -28,8 +28,14 @@ class Key:
 EVERYWHERE = (
     Key("q", "quit", "quit", "leave; the run goes on"),
     Key("question_mark", "help", "help", "this page", "?"),
-    Key("s", "stop", "stop", "end the run in order, after a question (owner only)"),
-    Key("x", "stacks", "stacks", "take the Python stack of every rank, without disturbing it (owner only)"),
+    Key("s", "stop", "ask('stop')", "end the run in order, after a question (owner only)"),
+    Key(
+        "x",
+        "stacks",
+        "ask('stacks')",
+        "take the Python stack of every rank, without disturbing it (owner only)",
+    ),
+    Key("c", "checkpoint", "ask('save')", "write a checkpoint now, after a question (owner only)"),
     Key("d", "dark/light", "dark", "dark or light"),
     Key("r", "go to rank", "goto", "open a rank by its number"),
     Key("tab", "next view", "next", "next view; 1 to 6 go straight to one", "Tab"),

@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from integration.launches import distperf, start
+from integration.launches import RECIPE, distperf, start
 
 from launcher.dashboard.app import Dashboard
 from launcher.rundir import RunDir
@@ -56,6 +56,8 @@ def test_watch_and_stop_a_run(tmp_path):
             await shows(pilot, "asked: stacks come")
             await pilot.press("r", "1", "enter")
             await shows(pilot, r"in .*train\.py:\d+ train")
+            await pilot.press("c", "y")
+            await shows(pilot, "a script of yours")
             await pilot.press("1", "s")
             await shows(pilot, "End this run")
             await pilot.press("enter")  # no, unless it is said
@@ -92,3 +94,32 @@ def test_report(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "distperf: wrote report.html\n")
     assert (tmp_path / "report.html").read_text().endswith("</html>\n")
     assert distperf(tmp_path, "report", "no-such-run").returncode == 2
+
+
+def test_a_checkpoint_now(tmp_path):
+    """By command and by key: all ranks save after the step they are at, and train on."""
+    (tmp_path / "small.yaml").write_text(
+        RECIPE.replace("steps: 20", "steps: 4000").replace("every_steps: 5", "every_steps: 0")
+    )
+    launch = start(tmp_path, "small.yaml", "--nproc", "2", "--no-check")
+    launch.until(lambda status: status["step"] > 3)
+    done = distperf(tmp_path, "save")
+    assert done.returncode == 0, done.stderr
+    saved = re.fullmatch(r"checkpoint of step (\d+): (.*)\n", done.stderr)
+    assert saved
+    assert (tmp_path / "checkpoints" / f"step-{int(saved[1]):08d}").is_dir()
+    launch.until(lambda status: status["step"] > int(saved[1]) + 1)
+
+    async def drive(app: Dashboard) -> None:
+        async with app.run_test(size=(110, 40)) as pilot:
+            await shows(pilot, "RUNNING")
+            await pilot.press("c")
+            await shows(pilot, "Write a checkpoint now")
+            await pilot.press("y")
+            await shows(pilot, "asked: all ranks save")
+
+    asyncio.run(drive(Dashboard(RunDir(launch.run))))
+    launch.until(lambda status: len(list((tmp_path / "checkpoints").glob("step-*"))) >= 2)
+    assert distperf(tmp_path, "stop").returncode == 0
+    launch.end()
+    assert "is over" in distperf(tmp_path, "save").stderr

@@ -2,10 +2,12 @@ import json
 import os
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 
 from launcher import control
+from launcher.state import Policy, Rank, RunState
 
 
 @pytest.fixture
@@ -150,3 +152,16 @@ def test_a_folder_that_is_not_ours_alone(folder, tmp_path, prepare, reason):
     with pytest.raises(PermissionError, match=reason), control.listening(tmp_path / "run", pong, folder):
         pass
     assert folder.is_file() or list(folder.iterdir()) == []
+
+
+RANK = Rank(0, 0, "a", 0)
+STATE = RunState("r", "r", Policy(1, 10, 25, 30, False), (RANK,), 9, {}, state="running", attempt=1)
+
+
+def test_what_a_run_refuses():
+    """A checkpoint is asked of ranks that train, and not of a script; the end of a run, always."""
+    assert control.refusal("save", STATE) is None
+    assert "is restarting" in control.refusal("save", replace(STATE, state="restarting"))
+    script = replace(STATE, policy=replace(STATE.policy, script=True))
+    assert "a script of yours" in control.refusal("save", script)
+    assert control.refusal("stop", replace(script, state="stalled")) is None
