@@ -30,6 +30,8 @@ STACK_FILE_ENV = "DISTPERF_STACK_FILE"  # where SIGUSR2 writes stacks, for a rep
 ADDRESS_ENV = "DISTPERF_ADDRESS"  # the address of this node that the other nodes use
 RESUME_ENV = "DISTPERF_RESUME"  # a checkpoint folder to start from; empty: from the run's own newest, if any
 
+BENCH_ENV = "DISTPERF_BENCH"  # what `distperf bench` has its ranks measure, as JSON: {"parts": [...], "drives": [...]}
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from distperf import contract
 from launcher import events
 from launcher.console import Console
-from launcher.controller import Screen
 from launcher.errors import UsageError
 from launcher.journal import Story, last_metrics
 from launcher.logfiles import Tail
 from launcher.rundir import RunDir
+from launcher.screen import Screen
 from launcher.state import RunState
 from launcher.stop import ask_to_stop
 from launcher.summary import progress_line

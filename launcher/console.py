@@ -24,7 +24,7 @@ CLEAR = "\r\x1b[K"
 
 
 class Console:
-    """A Screen (launcher.controller) on two text streams. verbose: tells every change of ranks and hosts, too."""
+    """A Screen (launcher.screen) on two text streams. verbose: tells every change of ranks and hosts, too."""
 
     def __init__(
         self,

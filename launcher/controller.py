@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from distperf.errors import RecipeError
 from launcher import actions, attempts, control, events, protocol, signals, supervise
@@ -36,6 +36,7 @@ from launcher.plan import (
 )
 from launcher.reach import Reach, Relinked, Reopened
 from launcher.rundir import RunDir
+from launcher.screen import Screen
 from launcher.setup import NO_SETUP, Setup
 from launcher.state import RunState, Step
 from launcher.steps import Steps
@@ -44,22 +45,6 @@ from launcher.transport.channel import Closed
 TICK_S = 0.25
 PROGRESS_KEPT_S = 5.0
 HEARTBEAT_S = 1.0
-
-
-class Screen(Protocol):
-    """Who shows the run while it goes (launcher.console)."""
-
-    def log(self, host: str, rank: int, data: bytes) -> None:
-        """Bytes that a rank wrote."""
-
-    def metrics(self, line: dict[str, Any]) -> None:
-        """A step's metrics."""
-
-    def state(self, state: RunState) -> None:
-        """The state after an event."""
-
-    def note(self, text: str) -> None:
-        """A line of the run's story."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ LauncherError                      exit code
   UsageError                       2   arguments that contradict each other or name nothing
   HostfileError (ValueError)       2   the hostfile, a nodelist or an --include/--exclude filter
   PlacementError (ValueError)      2   ranks and slots do not fit together
+  MeasuringFailed                  1   ranks of `bench` that came to no end
   RunFolderError                   1   a run folder that is missing, unreadable or cannot be written
   TransportError                   3   a host could not be reached or prepared
     ConnectFailed                  3   no connection, or it ended before the agent answered
@@ -44,6 +45,10 @@ class PlacementError(LauncherError, ValueError):
 
 class RunFolderError(LauncherError):
     """A run folder is missing, unreadable or cannot be written."""
+
+
+class MeasuringFailed(LauncherError):
+    """Ranks of `bench` came to no end; the text has each host's reason."""
 
 
 class TransportError(LauncherError):

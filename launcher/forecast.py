@@ -22,6 +22,7 @@ LIMITS = {
     "pipeline": "communication between stages (pp)",
     "bubble": "pipeline bubble",
     "update": "memory bandwidth (optimizer)",
+    "offload": "transfer between tiers (offload)",
 }
 
 
@@ -43,6 +44,12 @@ class Forecast:
         if self.candidate.fits is False:
             return "memory"
         return None if self.candidate.time is None else LIMITS[self.candidate.time.limit]
+
+    @property
+    def rates_source(self) -> str:
+        """Where the rates come from that the step's time is reckoned with."""
+        rates = self.hardware.rates
+        return f"rates of {self.hardware.source}" if rates is None else f"measured: {rates.source}"
 
 
 def forecast(planned: Planned) -> Forecast | None:
@@ -69,6 +76,7 @@ def as_json(found: Forecast) -> dict[str, Any]:
         "drive_bytes": found.drive_bytes,
         "step_s": time and time.step_s,
         "step_terms": time and time.terms(),
+        "step_source": time and found.rates_source,
         "binding_limit": found.binding_limit,
         "hardware": asdict(found.hardware),
         "stage_bytes": [place.total_bytes for place in found.places],
@@ -109,6 +117,7 @@ def lines(found: Forecast) -> list[str]:
         text.append(
             f"step       about {words.seconds(candidate.time.step_s)}: {parts}; limit: {found.binding_limit}"
         )
+        text.append(f"           {found.rates_source}")
     return text
 
 
@@ -158,10 +167,7 @@ def candidates_table(found: Sequence[Candidate]) -> list[str]:
         fits = "" if c.fits is not False else "does not fit: "
         rows.append((f"{number}", *map(str, sizes), str(c.spec.train.micro_batch), c.spec.activation_checkpoint,
                      words.size(c.memory.total_bytes), step, fits + c.reason))  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return words.table(rows)
 
 
 def largest(planned: Planned) -> dict[str, Any] | None:

@@ -40,6 +40,7 @@ from launcher.planning import (
 )
 from launcher.prepare import prepare
 from launcher.rundir import RunDir, write_atomic
+from launcher.screen import Screen
 from launcher.setup import Setup
 from launcher.sinks.feeding import feeding
 from launcher.slurm import queue
@@ -70,10 +71,16 @@ def make_transport(parsed: Parsed) -> Transport:
     return SshTransport(options=parsed.ssh_options)
 
 
-def launch(request: Request, say: Callable[[str], None], leave: Leave | None = None) -> int:
+def launch(
+    request: Request,
+    say: Callable[[str], None],
+    leave: Leave | None = None,
+    screen: Screen | None = None,
+) -> int:
     """Run it from beginning to end; returns the exit code. `say` prints a line for the user.
 
-    leave: called once the run has begun, to go on in the background from there.
+    leave: called once the run has begun, to go on in the background from there. screen: who shows the run, if not a
+    Console.
     """
     parsed = parse(request)
     if (others := parsed.allocation) is not None and others.task > 0:
@@ -99,8 +106,8 @@ def launch(request: Request, say: Callable[[str], None], leave: Leave | None = N
             say(f"launch.setup: {words.plural(len(needed.setup.lines), 'line')} on {hosts}")
         facts = prepare(nodes, planned.parsed.hosts, needed)
         quiet = request.quiet or leave is not None
-        console = Console(quiet, verbose=request.verbose, color=request.color)
-        return _run(planned, facts, nodes, console, say, leave)
+        shown = screen or Console(quiet, verbose=request.verbose, color=request.color)
+        return _run(planned, facts, nodes, shown, say, leave)
     finally:
         nodes.close()
 
@@ -124,7 +131,7 @@ def _run(
     planned: Planned,
     facts: dict[str, NodeFacts],
     nodes: Nodes,
-    console: Console,
+    screen: Screen,
     say: Callable[[str], None],
     leave: Leave | None,
 ) -> int:
@@ -156,10 +163,10 @@ def _run(
             lambda: _preempted(planned.parsed),
         )
         try:
-            with keeping_bookmarks(run), feeding(run, planned.parsed.recipe.report, console.note):
-                state = Controller(order, nodes, console).run(begun)
+            with keeping_bookmarks(run), feeding(run, planned.parsed.recipe.report, screen.note):
+                state = Controller(order, nodes, screen).run(begun)
         finally:
-            console.close()
+            screen.close()
     for line in closing_lines(run, state):
         say(line)
     assert state.exit_code is not None

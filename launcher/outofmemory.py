@@ -18,7 +18,8 @@ def explained(run: RunDir) -> list[str]:
     """Lines for the report; none where nothing was planned: a script, a model of one's own, an older run."""
     try:
         spec, plan = from_json(RunSpec, run.runspec.read_text()), json.loads(run.plan.read_text())
-        hardware, ranks = Hardware(**plan["hardware"]), int(plan["ranks_per_host"])
+        hardware = from_json(Hardware, json.dumps(plan["hardware"]))
+        ranks = int(plan["ranks_per_host"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
     return [*_planned(plan), *_ways_out(remedies(spec, hardware, ranks), plan)]

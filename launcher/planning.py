@@ -23,9 +23,10 @@ from distperf.recipe.resolve import resolve
 from distperf.recipe.runspec import RunSpec, to_json
 from distperf.recipe.schema import Recipe
 from launcher import filters, words
-from launcher.agent.facts import count_devices, device_names, memory_bytes
+from launcher.agent.facts import count_devices, node_facts
+from launcher.bench.kept import is_still, of_hosts
 from launcher.errors import PlacementError, UsageError
-from launcher.hardware import assumed, of_nodes, said
+from launcher.hardware import assumed, of_nodes, said, with_measured
 from launcher.hostfile import Host, Hostfile, load_hostfile, local_hostfile, parse_hostfile
 from launcher.plan import (
     TRAINING,
@@ -243,12 +244,19 @@ def plan(parsed: Parsed) -> Planned:
 
 
 def hardware_of(parsed: Parsed, hosts: tuple[Host, ...]) -> Hardware:
-    """What ranks on these hosts run on: what the recipe says, else what was found; this machine is looked at."""
+    """What ranks on these hosts run on: what the recipe says, else what was found; this machine is looked at.
+
+    Rates are those that `distperf bench` has measured of these hosts, where it has.
+    """
     recipe, ranks = parsed.recipe, max(len(host.slots or ()) for host in hosts)
-    found = parsed.found
-    if found == UNKNOWN and parsed.local:
-        facts = {"devices": _local_devices(), "device_names": device_names(), "memory_bytes": memory_bytes()}
-        found = of_nodes({"localhost": facts}, ranks, recipe.precision, "this machine")
+    found, here = parsed.found, node_facts() if parsed.local else None
+    if found == UNKNOWN and here is not None:
+        found = of_nodes({"localhost": here}, ranks, recipe.precision, "this machine")
+    measured = None if found.rates else of_hosts(map(label, hosts), ranks)
+    if measured is not None and (
+        here is None or all(is_still(node, here) for node in measured.nodes.values())
+    ):
+        found = with_measured(found, measured, recipe.precision)
     return said(recipe.hardware, found, ranks, recipe.precision)
 
 

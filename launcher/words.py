@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from launcher.nodeset import fold_numbers
 
@@ -37,3 +37,11 @@ def ranks(numbers: Iterable[int]) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 rank`, `2 ranks`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells under each other, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

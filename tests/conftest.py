@@ -1,8 +1,11 @@
-"""What all tests share: an environment without another run's variables; one process for tests that share a network."""
+"""What all tests share: an environment without another run's variables and without what was measured of this machine;
+one process for tests that share a network.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -14,8 +17,11 @@ settings.load_profile("untimed")
 OTHERS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
-def pytest_configure() -> None:
-    """A test does not depend on the launcher that may have started it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """A test does not depend on the launcher that may have started it, nor on a `distperf bench` of this machine."""
+    cache = tempfile.TemporaryDirectory(prefix="distperf-tests-")
+    config.add_cleanup(cache.cleanup)
+    os.environ["XDG_CACHE_HOME"] = cache.name
     for name in list(os.environ):
         if name in OTHERS or name.startswith(("DISTPERF_", "TORCHELASTIC_", "SLURM_")):
             del os.environ[name]

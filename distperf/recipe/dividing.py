@@ -69,11 +69,12 @@ class ParallelSection(Section):
 class OffloadSection(Section):
     """What rests outside of the devices' memory, and where. Results are the same to the bit, if kernels are."""
 
-    optimizer: Annotated[str, choice("none", "cpu", "nvme")] = Field(
+    optimizer: Annotated[str, choice("none", "cpu", "nvme", "auto")] = Field(
         default="none",
         description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
         "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
-        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2.",
+        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2. auto: none, unless "
+        "nothing fits so by the plan; then cpu, where ranks have devices, or nvme, where path is given.",
     )
     optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
         default=1.0,
@@ -81,6 +82,6 @@ class OffloadSection(Section):
     )
     path: Annotated[tuple[str, ...] | None, or_null(one_or_more(text("a path")))] = Field(
         default=None,
-        description="For nvme: a folder on the drive, or a list of folders on several, over which state is spread; on "
-        "every node, made beforehand, relative to launch.workdir. Each rank preallocates its files in there.",
+        description="For nvme (and auto): a folder on the drive, or a list of folders on several, over which state "
+        "is spread; on every node, made beforehand, relative to launch.workdir. Ranks preallocate their files there.",
     )

@@ -12,7 +12,7 @@ from distperf.recipe.sections import PositiveOrNull, Section
 
 
 class HardwareSection(Section):
-    """What the planner reckons with. What is not said comes from the nodes (this machine, or at launch), or a table.
+    """What the planner reckons with. What is not said comes from the nodes, from `distperf bench`, or a table.
 
     Rates are those of one rank, one way, as they are reached in practice; the table's are data sheets'.
     """
@@ -28,14 +28,20 @@ class HardwareSection(Section):
     )
     flops_per_s: PositiveOrNull = Field(
         default=None,
-        description="Floating-point operations per second that a rank reaches in large matrix products. Default: the "
-        "data sheet's; unknown for CPUs, of which step times are then not planned.",
+        description="Floating-point operations per second that a rank reaches in large matrix products. Default: as "
+        "`distperf bench` measured, else the data sheet's; of CPUs without either no step time is planned.",
     )
     link_bytes_per_s: PositiveOrNull = Field(
-        default=None, description="Bytes per second between ranks of one host. Default: the data sheet's."
+        default=None,
+        description="Bytes per second between ranks of one host. Default: measured, or the data sheet's.",
     )
     network_bytes_per_s: PositiveOrNull = Field(
         default=None,
         description="Bytes per second of a rank to another host. Default: one adapter a device, as in the maker's "
         "reference design.",
+    )
+    drive_bytes_per_s: PositiveOrNull = Field(
+        default=None,
+        description="Bytes per second that a rank reads and writes on the drives of offload.path, both added, all "
+        "ranks of a host at once. Default: as `distperf bench disk` measured.",
     )

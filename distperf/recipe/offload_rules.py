@@ -13,10 +13,10 @@ from distperf.recipe.runspec import OffloadSpec
 def offload_faults(offload: OffloadSection, parallel: ParallelSection) -> Iterator[tuple[str, str]]:
     """Keys, and what is wrong with them."""
     tier = offload.optimizer
-    if tier == "none" and offload.optimizer_fraction != 1.0:
+    if tier in ("none", "auto") and offload.optimizer_fraction != 1.0:
         yield (
             "offload.optimizer_fraction",
-            f"offload.optimizer_fraction is {offload.optimizer_fraction:g}, but offload.optimizer is none; take it "
+            f"offload.optimizer_fraction is {offload.optimizer_fraction:g}, but offload.optimizer is {tier}; take it "
             "out, or say cpu or nvme",
         )
     if tier == "nvme" and offload.path is None:
@@ -24,18 +24,23 @@ def offload_faults(offload: OffloadSection, parallel: ParallelSection) -> Iterat
             "offload.optimizer",
             "offload.optimizer is nvme; missing key offload.path (a folder on the drive, or several)",
         )
-    if tier != "nvme" and offload.path is not None:
+    if tier not in ("nvme", "auto") and offload.path is not None:
         yield (
             "offload.path",
             f"offload.path is for nvme, but offload.optimizer is {tier}; take out one of the two",
         )
     if offload.path is not None and len(set(offload.path)) < len(offload.path):
         yield "offload.path", "offload.path names a folder twice; one for each drive"
-    if tier != "none" and parallel.zero == 3:
+    if tier != "auto" and not goes_with(tier, parallel.zero):
         yield (
             "offload.optimizer",
             f"offload.optimizer is {tier}, which works with ZeRO 0 to 2, and parallel.zero is 3; take zero: 2, or none",
         )
+
+
+def goes_with(tier: str, zero: int) -> bool:
+    """Optimizer state of this ZeRO stage can rest there."""
+    return tier == "none" or zero < 3
 
 
 def offloaded(state: StateBytes, offload: OffloadSpec) -> StateBytes:

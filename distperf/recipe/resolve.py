@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from distperf.errors import BatchError, MeshError
 from distperf.recipe.batch import MOST_AUTO_MICRO_BATCH, Batch, fit_batch
+from distperf.recipe.dividing import OffloadSection
 from distperf.recipe.mesh import MeshShape, fit_mesh
 from distperf.recipe.planner.hardware import UNKNOWN, Hardware
-from distperf.recipe.planner.settle import settle
+from distperf.recipe.planner.settle import NOT_BESIDE, settle
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.runspec import (
     RUNSPEC_SCHEMA,
@@ -35,6 +36,7 @@ from distperf.recipe.sections import (
     GroupSection,
     ModelSection,
     OptimizerSection,
+    TrainSection,
 )
 from distperf.recipe.stages import (
     MICRO_BATCHES_PER_RANK,
@@ -77,22 +79,11 @@ def resolve(
         init=model.init,
         frozen=model.frozen,
         data=_data(data),
-        train=TrainSpec(
-            train.steps,
-            batch.global_batch,
-            batch.micro_batch,
-            batch.accumulation,
-            train.seed,
-            train.grad_clip,
-            train.compile,
-            train.check_replicas_every,
-        ),
+        train=_train(train, batch),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
-        offload=OffloadSpec(
-            recipe.offload.optimizer, recipe.offload.optimizer_fraction, recipe.offload.path or ()
-        ),
+        offload=_offload(recipe.offload),
         activation_checkpoint="none" if mode == "auto" else mode,
         checkpoint=CheckpointSpec(
             every_steps=checkpoint.every_steps,
@@ -106,15 +97,38 @@ def resolve(
         evaluation=_evaluation(recipe.eval, batch, reasons),
         reasons=reasons,
     )
-    return settle(spec, hardware, micro_batch=train.micro_batch == "auto", checkpointing=mode == "auto")
+    return settle(
+        spec,
+        hardware,
+        micro_batch=train.micro_batch == "auto",
+        checkpointing=mode == "auto",
+        offload=recipe.offload.optimizer == "auto",
+    )
+
+
+def _train(train: TrainSection, batch: Batch) -> TrainSpec:
+    return TrainSpec(
+        train.steps,
+        batch.global_batch,
+        batch.micro_batch,
+        batch.accumulation,
+        train.seed,
+        train.grad_clip,
+        train.compile,
+        train.check_replicas_every,
+    )
+
+
+def _offload(offload: OffloadSection) -> OffloadSpec:
+    """auto: not at all, until that is found not to fit."""
+    tier = "none" if offload.optimizer == "auto" else offload.optimizer
+    return OffloadSpec(tier, offload.optimizer_fraction, offload.path or ())
 
 
 def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:
     """Whether saves are written beside training: not where the state rests on drives because memory has no room."""
     if recipe.checkpoint.asynchronous and recipe.offload.optimizer == "nvme":
-        reasons["checkpoint.async"] = (
-            "false: state that rests on drives is not copied to host memory for a save"
-        )
+        reasons["checkpoint.async"] = NOT_BESIDE
         return False
     return recipe.checkpoint.asynchronous
 

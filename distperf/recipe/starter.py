@@ -55,9 +55,9 @@ parallel:
   pp_layers: auto               # or layers of each stage, as a list
 
 offload:
-  optimizer: none               # cpu or nvme: where its state rests; exact, and slower
+  optimizer: none               # cpu or nvme: where its state rests; exact, and slower; auto: what fits
   optimizer_fraction: 1.0       # share of that state
-  path: null                    # for nvme: a folder on the drive, or a list of such
+  path: null                    # for nvme or auto: a folder on the drive, or a list of such
 
 activation_checkpoint: none     # selective or full: less memory, more arithmetic; auto: what fits
 
@@ -67,6 +67,7 @@ hardware:                       # for `distperf plan`; what is null is found, or
   flops_per_s: null             # of a rank
   link_bytes_per_s: null        # of a rank, inside a host
   network_bytes_per_s: null     # of a rank, between hosts
+  drive_bytes_per_s: null       # of a rank, to and from offload.path
 
 checkpoint:
   every_steps: 50               # 0: only after the last step

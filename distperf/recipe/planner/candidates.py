@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import inf, log
 
 from distperf.errors import MeshError
 from distperf.recipe.estimate import parameter_count
+from distperf.recipe.offload_rules import goes_with
 from distperf.recipe.planner.hardware import Hardware
 from distperf.recipe.planner.memory import Memory, memory
-from distperf.recipe.planner.settle import micro_batches, modes, with_micro_batch
+from distperf.recipe.planner.settle import micro_batches, modes, with_micro_batch, with_tier
 from distperf.recipe.planner.steptime import StepTime, step_time
-from distperf.recipe.runspec import ModelSpec, RunSpec
+from distperf.recipe.planner.tiers import TIERS, tiers_of
+from distperf.recipe.runspec import ModelSpec, OffloadSpec, RunSpec
 from distperf.recipe.schedules import stage_count
 from distperf.recipe.stages import layers_per_stage, model_costs
 from distperf.recipe.tensor_rules import indivisible, llama_units
@@ -68,6 +70,7 @@ _WHAT = {
     "pipeline": "sending between stages",
     "bubble": "the pipeline's bubble",
     "update": "the optimizer",
+    "offload": "transfer between tiers",
 }
 
 
@@ -81,7 +84,8 @@ def evaluate(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> Candidat
 
 def ranked(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> list[Candidate]:
     """The run's alternatives, itself among them: those that fit first, the fastest of them first."""
-    found = (evaluate(each, hardware, ranks_per_host) for each in alternatives(spec, ranks_per_host))
+    tried = alternatives(spec, ranks_per_host, tiers=tiers_of(spec, hardware))
+    found = (evaluate(each, hardware, ranks_per_host) for each in tried)
     return sorted((c for c in found if c is not None), key=_rank)
 
 
@@ -90,17 +94,25 @@ def _rank(candidate: Candidate) -> tuple[object, ...]:
     if candidate.fits is False:
         return (1, total)
     parallel = spec.parallel
-    order = (STAGES.index(parallel.zero), parallel.tp * parallel.pp, -spec.train.micro_batch)
-    if candidate.time is None:
-        return (0, modes(spec).index(spec.activation_checkpoint), *order, total)
+    tier = TIERS.index(spec.offload.optimizer)
+    order = (tier, STAGES.index(parallel.zero), parallel.tp * parallel.pp, -spec.train.micro_batch)
+    if candidate.time is None:  # slow ways last: what nobody has measured of drives, then recomputation
+        return (0, inf, tier, modes(spec).index(spec.activation_checkpoint), *order, total)
     return (0, round(log(candidate.time.step_s) / RESOLUTION), *order, total)
 
 
 def alternatives(
-    spec: RunSpec, ranks_per_host: int, most_micro_batch: int = MOST_MICRO_BATCH
+    spec: RunSpec,
+    ranks_per_host: int,
+    most_micro_batch: int = MOST_MICRO_BATCH,
+    tiers: Sequence[OffloadSpec] = (),
 ) -> Iterator[RunSpec]:
-    """Every ZeRO stage, tp, pp, micro-batch and checkpointing that the ranks and the global batch take."""
-    for mesh in _meshes(spec, ranks_per_host):
+    """Every ZeRO stage, tp, pp, micro-batch and checkpointing that the ranks and the global batch take.
+
+    tiers: where optimizer state may rest, if not only where the run's own does.
+    """
+    meshes = (mesh for tier in tiers or (spec.offload,) for mesh in _meshes(spec, ranks_per_host, tier))
+    for mesh in meshes:
         for size in micro_batches(mesh, most_micro_batch):
             if size & (size - 1) and size != spec.train.micro_batch:
                 continue
@@ -108,7 +120,7 @@ def alternatives(
                 yield replace(with_micro_batch(mesh, size), activation_checkpoint=mode)
 
 
-def _meshes(spec: RunSpec, ranks_per_host: int) -> Iterator[RunSpec]:
+def _meshes(spec: RunSpec, ranks_per_host: int, tier: OffloadSpec) -> Iterator[RunSpec]:
     model, parallel, batch = spec.model, spec.parallel, spec.train.global_batch
     if not isinstance(model, ModelSpec):
         return
@@ -121,10 +133,10 @@ def _meshes(spec: RunSpec, ranks_per_host: int) -> Iterator[RunSpec]:
             layers = _layers(spec, model, pp)
             train = replace(spec.train, micro_batch=1, accumulation=share)
             for zero in STAGES:
-                if (zero == 2 and pp > 1) or (zero == 3 and spec.offload.optimizer != "none"):
+                if (zero == 2 and pp > 1) or not goes_with(tier.optimizer, zero):
                     continue  # runs as stage 1; is refused
                 axes = replace(parallel, zero=zero, tp=tp, pp=pp, dp_shard=shards, pp_layers=layers)
-                yield replace(spec, parallel=axes, train=train)
+                yield replace(with_tier(spec, tier), parallel=axes, train=train)
 
 
 def _powers(most: int) -> Iterator[int]:

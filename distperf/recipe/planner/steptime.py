@@ -1,31 +1,33 @@
-"""Seconds of a step, from arithmetic, bytes sent by axis, and the pipeline's bubble. Pure.
+"""Seconds of a step, from arithmetic, what is sent by axis, tiers, and the pipeline's bubble. Pure.
 
-A first estimate: what is not given or measured comes from data sheets, and assumptions have names below. The bytes are
-those of the `Cost:` lines of distperf.parallel; a rank sends them over its hosts' network where the axis crosses hosts.
-
-Legend: N ranks of an axis, n parameters of a rank, w bytes of a working weight, T positions of a micro-batch on a rank.
+Rates are those that `distperf bench` measured (planner.rates). What is not measured comes from data sheets or from the
+recipe, with assumptions that have names below. A rank sends over its hosts' network where an axis crosses hosts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, sqrt
 
 from distperf.recipe.holdings import rank_parameters
+from distperf.recipe.planner import tiers
 from distperf.recipe.planner.hardware import Hardware
-from distperf.recipe.planner.memory import WIDTHS, shape_of
+from distperf.recipe.planner.memory import WIDTHS
+from distperf.recipe.planner.rates import HOST, HOSTS
+from distperf.recipe.planner.traffic import CP, DP_REPLICATE, DP_SHARD, PP, TP, Sent, traffic
 from distperf.recipe.runspec import ModelSpec, ParallelSpec, RunSpec
 from distperf.recipe.schedules import rank_of
-from distperf.recipe.stages import model_costs, stages
+from distperf.recipe.stages import Stage, model_costs, stages
 from distperf.recipe.timeline import bubble_share
 
 # Of a data sheet's matrix FLOP/s, what a model's layers get: large products reach 0.7 to 0.8, what is between them
 # adds time. Of a link's bytes, what collectives get.
 COMPUTE_SHARE = 0.6
 LINK_SHARE = 0.7
-# Reductions and gathers of ZeRO run beside computation: this part of it can hide them.
+# On devices reductions and gathers of ZeRO run beside computation: this part of it can hide them. On CPUs they want
+# the cores that compute, and nothing is hidden.
 HIDING_SHARE = 0.8
-# Arithmetic beside forward and backward (3 parts together), in parts of the forward pass.
+# Arithmetic of layers beside forward and backward (3 parts together), in parts of the forward pass.
 RECOMPUTED = {"none": 0.0, "selective": 0.05, "full": 1.0}
 
 
@@ -39,6 +41,7 @@ class StepTime:
     pipeline_s: float  # sending between stages
     bubble_s: float
     update_s: float
+    offload_s: float = 0.0  # to and from the tiers, beyond what the update hides
 
     @property
     def step_s(self) -> float:
@@ -54,6 +57,7 @@ class StepTime:
             "pipeline": self.pipeline_s,
             "bubble": self.bubble_s,
             "update": self.update_s,
+            "offload": self.offload_s,
         }
 
     @property
@@ -63,98 +67,110 @@ class StepTime:
         return max(terms, key=terms.__getitem__)
 
 
+@dataclass(frozen=True)
+class Speed:
+    """What a rank computes per second: FLOP of layers and of the head, and logits of the loss."""
+
+    layers: float
+    head: float
+    logits: float
+
+
 def step_time(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> StepTime | None:
     """None where the model is only known to its own code, or nothing is known of the hosts' speed."""
     model = spec.model
-    if not isinstance(model, ModelSpec) or not hardware.flops:
+    speed = _speed(spec, model, hardware) if isinstance(model, ModelSpec) else None
+    if not isinstance(model, ModelSpec) or speed is None:
         return None
     parallel, accumulation = spec.parallel, spec.train.accumulation
-    compute = accumulation * _pass_flops(spec, model) / (hardware.flops * COMPUTE_SHARE)
-    sends = bytes_sent(spec, model, hardware)
-    rates = _rates(parallel, hardware, ranks_per_host)
-    seconds = {axis: amount / rates[axis] for axis, amount in sends.items()}
-    tensor = seconds["tp"] + seconds["cp"]
-    data = seconds["dp_shard"] + seconds["dp_replicate"]
-    hidden = HIDING_SHARE * compute
+    compute = accumulation * _pass_s(spec, model, speed)
+    sent = [
+        (each.axis, _sent_s(each, parallel, hardware, ranks_per_host))
+        for each in traffic(spec, model, hardware)
+    ]
+    tensor, data, pipeline = (
+        sum(seconds for axis, seconds in sent if axis in axes)
+        for axes in ((TP, CP), (DP_SHARD, DP_REPLICATE), (PP,))
+    )
+    hidden = HIDING_SHARE * compute if hardware.fused and parallel.pp == 1 else 0.0
     share = bubble_share(parallel.pp_schedule, parallel.pp, accumulation) if parallel.pp > 1 else 0.0
-    busy = compute + tensor
+    update = _update_s(spec, model, hardware)
+    offload = tiers.transfer_s(spec, model, hardware, update)
+    if offload is None:
+        return None
     return StepTime(
         compute_s=compute,
         tensor_s=tensor,
-        data_s=max(0.0, data - hidden) if parallel.pp == 1 else data,
-        pipeline_s=seconds["pp"],
-        bubble_s=busy * share / (1 - share),
-        update_s=_update_s(spec, model, hardware),
+        data_s=max(0.0, data - hidden),
+        pipeline_s=pipeline,
+        bubble_s=(compute + tensor) * share / (1 - share),
+        update_s=update,
+        offload_s=offload,
     )
 
 
-def _pass_flops(spec: RunSpec, model: ModelSpec) -> float:
+def _speed(spec: RunSpec, model: ModelSpec, hardware: Hardware) -> Speed | None:
+    """As measured, for layers of this width; else a part of what the recipe or the data sheet says."""
+    rates, precision = hardware.rates, spec.precision
+    if rates is not None:
+        layers = rates.rate("layer", precision, model.hidden / sqrt(spec.parallel.tp))
+        head = rates.rate("matmul", precision, model.hidden)
+        if layers is not None and head is not None:
+            return Speed(layers, head, rates.rate("loss", precision) or inf)
+    if not hardware.flops:
+        return None
+    return Speed(hardware.flops * COMPUTE_SHARE, hardware.flops * COMPUTE_SHARE, inf)
+
+
+def _pass_s(spec: RunSpec, model: ModelSpec, speed: Speed) -> float:
     """Forward and backward of one micro-batch on the rank of the pipeline that computes most."""
-    parallel = spec.parallel
-    costs = model_costs(model, spec.data.seq_len)
-    by_rank = [0.0] * parallel.pp
-    if parallel.pp == 1:
-        by_rank[0] = sum(costs.layers) + costs.head
-    for stage in stages(parallel.pp_layers):
-        by_rank[rank_of(parallel.pp_schedule, parallel.pp, stage.index)] += costs.of(stage)
+    parallel, costs = spec.parallel, model_costs(model, spec.data.seq_len)
     positions = spec.train.micro_batch * spec.data.seq_len / parallel.cp / parallel.tp
-    return (3 + RECOMPUTED[spec.activation_checkpoint]) * positions * max(by_rank)
+    layer_s = (3 + RECOMPUTED[spec.activation_checkpoint]) * positions * costs.layers[0] / speed.layers
+    head_s = positions * (3 * costs.head / speed.head + model.vocab / speed.logits)
+    own = stages(parallel.pp_layers) if parallel.pp > 1 else (Stage(0, 1, 0, model.layers),)
+    by_rank = [0.0] * parallel.pp
+    for stage in own:
+        seconds = (stage.stop - stage.start) * layer_s + head_s * stage.is_last
+        by_rank[rank_of(parallel.pp_schedule, parallel.pp, stage.index) if parallel.pp > 1 else 0] += seconds
+    return max(by_rank)
 
 
-def bytes_sent(spec: RunSpec, model: ModelSpec, hardware: Hardware) -> dict[str, float]:
-    """Axis -> bytes that a rank sends in a step."""
-    parallel, accumulation = spec.parallel, spec.train.accumulation
-    shape, width = shape_of(spec, model, hardware), WIDTHS[spec.precision]
-    count = max(rank_parameters(model, parallel))
-    layers = max(parallel.pp_layers) if parallel.pp > 1 else model.layers
-    stream = shape.positions * model.hidden * width
-    repeats = 1.5 if spec.activation_checkpoint == "full" else 1.0  # what layers send is sent again
-    keys = shape.keys
-    around = (
-        2 * (model.hidden + keys) * shape.positions * width
-        if shape.exchanged
-        else 6 * keys * shape.positions * width
-    )
-    return {
-        "tp": accumulation * repeats * layers * 8 * _ring(parallel.tp) * stream,
-        "cp": accumulation * repeats * layers * 2 * _ring(parallel.cp) * around / parallel.tp,
-        "pp": accumulation * 2 * stream / parallel.tp if parallel.pp > 1 else 0.0,
-        "dp_shard": _zero_bytes(spec, count, width, hardware),
-        "dp_replicate": 2 * _ring(parallel.dp_replicate) * count / (parallel.dp_shard * parallel.cp) * 4,
-    }
+def _sent_s(sent: Sent, parallel: ParallelSpec, hardware: Hardware, ranks_per_host: int) -> float:
+    """Seconds of what goes along an axis: inside the host where all its ranks are on one."""
+    inside, rates = _span(parallel, sent.axis) <= ranks_per_host, hardware.rates
+    link = hardware.link_rate if inside else hardware.network_rate or hardware.link_rate
+    if rates is not None:
+        seconds = rates.seconds(sent.what, HOST if inside else HOSTS, sent.bytes, sent.calls)
+        if seconds is None and link is None:  # one host was measured, and there are to be several
+            seconds = rates.seconds(sent.what, HOST, sent.bytes, sent.calls)
+        if seconds is not None:
+            return seconds
+    return sent.bytes / (LINK_SHARE * link) if link else 0.0
 
 
-def _ring(size: int) -> float:
-    """(N - 1) / N."""
-    return (size - 1) / size
-
-
-def _zero_bytes(spec: RunSpec, count: int, width: int, hardware: Hardware) -> float:
-    """Reducing gradients, and gathering weights: once a step, but for what is divided further."""
-    parallel, accumulation = spec.parallel, spec.train.accumulation
-    shards = parallel.dp_shard * parallel.cp
-    reduced = 4 if hardware.fused else width  # NCCL reduces in fp32
-    if parallel.zero == 3 and shards > 1:
-        times = accumulation if parallel.pp == 1 else 1
-        return _ring(shards) * count * (times * 4 + 2 * accumulation * width)
-    reductions = accumulation if parallel.zero == 2 and parallel.pp == 1 else 1
-    return _ring(shards) * count * (reductions * reduced + width)
-
-
-def _rates(parallel: ParallelSpec, hardware: Hardware, ranks_per_host: int) -> Mapping[str, float]:
-    """Axis -> bytes a second: of the host's links where all ranks of an axis are on one host."""
-    inside = (hardware.link_rate or float("inf")) * LINK_SHARE
-    outside = (hardware.network_rate or hardware.link_rate or float("inf")) * LINK_SHARE
-    rates, span = {}, 1
-    for axis, size in reversed(parallel.mesh.sizes().items()):
+def _span(parallel: ParallelSpec, axis: str) -> int:
+    """How many neighbouring ranks a group of an axis reaches over."""
+    span = 1
+    for name, size in reversed(parallel.mesh.sizes().items()):
         span *= size
-        rates[axis] = inside if span <= ranks_per_host else outside
-    return rates
+        if name == axis:
+            break
+    return span
 
 
 def _update_s(spec: RunSpec, model: ModelSpec, hardware: Hardware) -> float:
-    """Adam reads weights, gradients and two moments and writes all but the gradients: 28 bytes a parameter."""
-    parallel = spec.parallel
+    """Adam reads weights, gradients and two moments and writes all but the gradients: 28 bytes a parameter.
+
+    Beside fp32 masters it casts gradients and weights. Where memory's rate was measured, gradients are also counted
+    on their way into buckets, for every micro-batch, and once more for their norm.
+    """
+    parallel, width, rates = spec.parallel, WIDTHS[spec.precision], hardware.rates
+    count = max(rank_parameters(model, parallel))
     shards = parallel.dp_shard * parallel.cp if parallel.zero else 1
-    count = max(rank_parameters(model, parallel)) / shards
-    return 28 * count / hardware.memory_rate if hardware.memory_rate else 0.0
+    each = 28 if width == 4 or parallel.zero == 3 else 36
+    updating, copying = (rates.rate("update"), rates.rate("copy")) if rates is not None else (None, None)
+    if updating is None or copying is None:
+        return each * count / shards / hardware.memory_rate if hardware.memory_rate else 0.0
+    moved = 2 * width * spec.train.accumulation * count + width * count / shards
+    return each * count / shards / updating + moved / copying
