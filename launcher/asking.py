@@ -28,8 +28,8 @@ def ask_controller(state: RunState, do: str) -> dict[str, Any]:
         ) from None
     except TimeoutError:
         return {BUSY: True}
-    except PermissionError as error:
-        raise UsageError(str(error)) from None
+    except PermissionError:
+        raise UsageError(f"run {state.run_id} belongs to another user") from None
     if "refused" in answer:
         raise UsageError(answer["refused"])
     return answer

@@ -52,7 +52,7 @@ def _leave(writer: int, log: Path, word: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     null = os.open(os.devnull, os.O_RDONLY)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.close(null)

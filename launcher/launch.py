@@ -39,7 +39,7 @@ from launcher.planning import (
     with_probed_slots,
 )
 from launcher.prepare import prepare
-from launcher.rundir import RunDir, write_atomic
+from launcher.rundir import RunDir, readable_by_group, write_atomic
 from launcher.screen import Screen
 from launcher.setup import Setup
 from launcher.sinks.feeding import feeding
@@ -107,7 +107,8 @@ def launch(
         facts = prepare(nodes, planned.parsed.hosts, needed)
         quiet = request.quiet or leave is not None
         shown = screen or Console(quiet, verbose=request.verbose, color=request.color)
-        return _run(planned, facts, nodes, shown, say, leave)
+        with readable_by_group(planned.parsed.recipe.run.share == "group"):
+            return _run(planned, facts, nodes, shown, say, leave)
     finally:
         nodes.close()
 
@@ -227,7 +228,7 @@ def describe(planned: Planned) -> str:
 def _write_folder(planned: Planned) -> None:
     """Everything that says what is run, before anything runs. Secrets are in none of it."""
     run, parsed = planned.parsed.run, planned.parsed
-    run.create()
+    run.create(shared=parsed.recipe.run.share == "group")
     if parsed.allocation is not None:
         queue.mark(run, parsed.allocation.key, parsed.allocation.restarts)
     write_atomic(run.recipe, dump_recipe(parsed.recipe))

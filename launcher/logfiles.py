@@ -32,7 +32,7 @@ class LogFiles:
         self._numbers = dict.fromkeys(self._paths, 0)  # parts that were made so far
         run.logs(attempt).mkdir(parents=True, exist_ok=True)
         for path in self._paths.values():  # a rank that says nothing has an empty log, not none
-            path.touch(mode=0o600)
+            path.touch(mode=0o640)
 
     def write(self, rank: int, offset: int, data: bytes) -> None:
         """Add what is new: what is sent twice after a lost link lands once. Raises OSError."""
@@ -62,7 +62,7 @@ class LogFiles:
         path.replace(part)
         link.symlink_to(part.name)
         link.replace(older(path))
-        path.touch(mode=0o600)
+        path.touch(mode=0o640)
         _part(path, number - 1).unlink(missing_ok=True)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,11 +123,16 @@ class RunDir:
             return []
         return sorted(int(name[8:]) for name in names if name.startswith("attempt-") and name[8:].isdigit())
 
-    def create(self) -> None:
-        """Make the folder, readable by its owner only, and point `latest` at it. A job's may be there already."""
+    def create(self, *, shared: bool = False) -> None:
+        """Make the folder, readable by its owner, or its group too, and point `latest` at it.
+
+        A job's may be there already. A setgid bit that it has of the folder above stays.
+        """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.mkdir(mode=0o700, exist_ok=self.slurm.exists())
+            setgid = self.path.stat().st_mode & stat.S_ISGID
+            self.path.chmod(setgid | (0o750 if shared else 0o700))
             temporary = self.path.parent / f".latest-{self.run_id}"
             temporary.symlink_to(self.run_id)
             temporary.replace(self.path.parent / "latest")
@@ -135,6 +142,17 @@ class RunDir:
     def write_json(self, path: Path, value: Any) -> None:
         """Write one of the folder's JSON files, whole or not at all. Raises RunFolderError."""
         write_atomic(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+@contextmanager
+def readable_by_group(shared: bool) -> Iterator[None]:
+    """While this is open, what this process writes can be read by the group, and by nobody else, if `shared`."""
+    before = os.umask(0o027) if shared else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.umask(before)
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The section of a recipe that says who else hears of a run."""
+"""The sections of a recipe that say who else hears of a run, and who may look at it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from typing import Annotated
 
 from pydantic import Field
 
-from distperf.recipe.kinds import flag, or_null, text
+from distperf.recipe.kinds import choice, flag, or_null, text
 from distperf.recipe.sections import Section
 
 ADDRESS = r"((\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):)?[0-9]{1,5}"
+
+
+class RunSection(Section):
+    """The run's folder."""
+
+    share: Annotated[str, choice("owner", "group")] = Field(
+        default="owner",
+        description="Who may look at the run's folder. owner: nobody else; group: the members of the folder's group "
+        "may watch too (status, logs, report): folders get mode 0750 and files 0640, and where the folder above has "
+        "its setgid bit, its group is taken. Ending a run and the like stay with the owner. Values of "
+        "launch.env_secret are in no file; the recipe, with launch.env and report.webhook, is. Checkpoints have the "
+        "modes that the umask of ranks gives them.",
+    )
 
 
 class ReportSection(Section):

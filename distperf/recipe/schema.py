@@ -12,7 +12,7 @@ from distperf.recipe.dividing import OffloadSection, ParallelSection
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
 from distperf.recipe.machines import HardwareSection
-from distperf.recipe.reporting import ReportSection
+from distperf.recipe.reporting import ReportSection, RunSection
 from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
@@ -87,6 +87,7 @@ class Recipe(Section):
         default_factory=SlurmSection,
         description="What a job of SLURM's asks for, and how a run behaves inside one.",
     )
+    run: RunSection = Field(default_factory=RunSection, description="The run's folder.")
     report: ReportSection = Field(default_factory=ReportSection, description="Who else hears of the run.")
     hardware: HardwareSection = Field(
         default_factory=HardwareSection,

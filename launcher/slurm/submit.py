@@ -9,7 +9,7 @@ from pathlib import Path
 from distperf.recipe.load import dump_recipe, load_recipe
 from distperf.recipe.schema import Recipe
 from launcher.errors import RunFolderError
-from launcher.rundir import RunDir, new_run_id, write_atomic
+from launcher.rundir import RunDir, new_run_id, readable_by_group, write_atomic
 from launcher.slurm import queue
 from launcher.slurm.script import batch_script, is_array
 
@@ -50,9 +50,11 @@ def submit(order: Order) -> tuple[str, list[str]]:
             f"  scancel {key}",
         ]
     run = RunDir(order.runs.absolute() / new_run_id(order.recipe.name))
-    run.create()
-    write_atomic(run.recipe, dump_recipe(order.recipe))
-    queue.mark(run, key)
+    shared = order.recipe.run.share == "group"
+    with readable_by_group(shared):
+        run.create(shared=shared)
+        write_atomic(run.recipe, dump_recipe(order.recipe))
+        queue.mark(run, key)
     queue.release(key)
     name = queue.link_name(key) if order.runs == Path("runs") else run.path
     return run.run_id, [

@@ -19,6 +19,15 @@ from launcher.hostfile import Host
 from launcher.transport import bundle
 
 
+def _own_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+_UMASK = _own_umask()  # the user's: what ranks write is not the run's folder, which `run.share` is about
+
+
 class LocalStream:
     """The pipes of one agent process."""
 
@@ -85,6 +94,7 @@ def start(argv: list[str], env: Mapping[str, str] | None = None) -> LocalStream:
             stderr=stderr,
             env=env,
             start_new_session=True,  # the terminal's Ctrl-C reaches the controller only
+            umask=_UMASK,
         )
     except OSError:
         stderr.close()

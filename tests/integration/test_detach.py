@@ -169,7 +169,7 @@ def test_a_detached_run_outlives_its_terminal(folder):
     assert "first failure: rank 1 on localhost" in attached.stderr
     assert "exited with code 3" in attached.stderr
     log = folder / "runs" / run / "controller.log"
-    assert log.stat().st_mode & 0o777 == 0o600
+    assert log.stat().st_mode & 0o777 == 0o640
     until(lambda: not psutil.pid_exists(pid))
     assert "first failure: rank 1" in log.read_text()
     assert gone(run, 5)

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from launcher.errors import RunFolderError, UsageError
-from launcher.rundir import RunDir, all_runs, find_run, new_run_id, write_atomic
+from launcher.logfiles import LogFiles
+from launcher.rundir import RunDir, all_runs, find_run, new_run_id, readable_by_group, write_atomic
 
 
 def make(runs, run_id, age_s=0.0):
@@ -31,6 +32,27 @@ def test_create(tmp_path):
     assert run.path.stat().st_mode & 0o777 == 0o700
     assert os.readlink(runs / "latest") == "b"
     assert sorted(os.listdir(runs)) == ["a", "b", "latest"]
+
+
+def test_shared_with_the_group(tmp_path):
+    """Whatever the umask: the group reads, others do not, and a setgid bit of the folder above is honoured."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    runs.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        with readable_by_group(True):
+            run = RunDir(runs / "a")
+            run.create(shared=True)
+            write_atomic(run.recipe, "name: a")
+            LogFiles(run, 1, 1)
+        write_atomic(run.hostfile, "a slots=1")
+    finally:
+        assert os.umask(before) == 0o077
+    assert run.path.stat().st_mode & 0o7777 == 0o2750
+    assert run.logs(1).stat().st_mode & 0o777 == 0o750
+    assert [path.stat().st_mode & 0o777 for path in (run.recipe, run.log(1, 0))] == [0o640, 0o640]
+    assert run.hostfile.stat().st_mode & 0o777 == 0o600
 
 
 def test_create_refused(tmp_path):
