@@ -179,6 +179,7 @@ def _build_engine(
             spec.offload.optimizer,
             spec.offload.optimizer_fraction,
             rank_files(spec.offload.path, spec.run_id, dist.get_rank()),
+            params=spec.offload.params,
         ),
     )
 

@@ -26,7 +26,8 @@ def _away(offload: OffloadSpec) -> str:
     if offload.optimizer == "none":
         return ""
     place = "host memory" if offload.optimizer == "cpu" else ", ".join(offload.path)
-    return f"; {offload.optimizer_fraction:.0%} of optimizer state in {place}"
+    weights = "weights, gradients and " if offload.params == "nvme" else ""
+    return f"; {weights}{offload.optimizer_fraction:.0%} of optimizer state in {place}"
 
 
 def _ranks(spec: RunSpec) -> str:

@@ -33,6 +33,7 @@ train: {steps: 3, global_batch: 8, micro_batch: 4, check_replicas_every: 0}
 precision: fp32
 checkpoint: {every_steps: 0, save_last: false}
 """
+HERE = "THIS_FOLDER"  # in a row: one that is there while it runs
 ON_CPU = Hardware(CPU, None, "a test")
 
 
@@ -55,7 +56,12 @@ def specs_of(world: int, rows: list[tuple[str, ...]], folder: Path) -> list[RunS
     recipe = folder / "planned.yaml"
     recipe.write_text(BASE)
     return [
-        resolve(load_recipe(recipe, row), run_id="planned", world_size=world, checkpoint_dir=str(folder))
+        resolve(
+            load_recipe(recipe, [key.replace(HERE, str(folder)) for key in row]),
+            run_id="planned",
+            world_size=world,
+            checkpoint_dir=str(folder),
+        )
         for row in rows
     ]
 
@@ -104,11 +110,14 @@ def count(spec: RunSpec) -> tuple[int, int, int]:
     trainer.step(2)
     most = 1024 * status("VmHWM") - before
     held = trainer.engine.memory()
-    gone = spec.parallel.zero == 3 and spec.parallel.dp_shard * spec.parallel.cp > 1
-    if gone:  # its gradients come and go in a step, and so were counted in it
-        most -= held["gradients_bytes"]
+    away = spec.offload.params == "nvme"
+    if away or (spec.parallel.zero == 3 and spec.parallel.dp_shard * spec.parallel.cp > 1):
+        most -= held["gradients_bytes"]  # which come and go in a step, and so were counted in it
+    if away:
+        most -= held["parameters_bytes"]
     state = held["parameters_bytes"] + held["gradients_bytes"] + held["optimizer_bytes"]
     dist.barrier()
+    trainer.engine.close()
     return mesh.coordinates["pp"], state, most + held["buckets_bytes"]
 
 

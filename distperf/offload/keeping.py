@@ -17,14 +17,15 @@ from distperf.offload import folder
 from distperf.offload.disk import DiskTier
 from distperf.offload.files import StateFile
 from distperf.offload.lane import HOST, Copies, Lane, StreamCopies
-from distperf.offload.spans import SPAN, cut, lay_out, whole
+from distperf.offload.shelf import Shelf
+from distperf.offload.spans import SPAN, cut, lay_out, shelve, whole
 from distperf.offload.states import Resident, States, Tier
 from distperf.process_group import exchange
 
 
 @dataclass(frozen=True)
 class Offload:
-    """Where optimizer state rests. `files`: this rank's, one a drive. `longest`: elements of a span.
+    """Where state rests. `files`: this rank's, one a drive. `longest`: elements of a span. `params`: with stage 3.
 
     `copies`: how bytes get to the host and back, where not as usual for the device.
     """
@@ -34,6 +35,7 @@ class Offload:
     files: tuple[Path, ...] = ()
     longest: int = SPAN
     copies: Copies | None = None
+    params: str = "none"  # none | cpu | nvme
 
 
 NO_OFFLOAD = Offload("none")
@@ -104,6 +106,17 @@ def keep(
     return States(cuts, stays, tier), Lane(copies, away, gradients, kept[0].dtype if kept else gradients)
 
 
+def open_shelf(files: Sequence[Path], kind: str, lengths: Sequence[int]) -> Shelf:
+    """Room for regions of so many bytes, in files of their own beside those of optimizer state. Collective.
+
+    Raises:
+        OffloadError: as `open_files`.
+    """
+    places, sizes = shelve(lengths, len(files))
+    named = [file.with_name(f"{file.stem}-{kind}{folder.SUFFIX}") for file in files]
+    return Shelf(places, open_files(named, sizes))
+
+
 def open_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[StateFile]:
     """Files of these sizes. Collective: there on every rank, or on none.
 
@@ -117,7 +130,7 @@ def open_files(paths: Sequence[Path], sizes: Sequence[int]) -> list[StateFile]:
             opened.append(StateFile(path, size))
 
     try:
-        together("no room for optimizer state", open_all)
+        together("no room for offloaded state", open_all)
     except OffloadError:
         for file in opened:
             file.close()

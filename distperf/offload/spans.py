@@ -46,10 +46,10 @@ def cut(lengths: Sequence[int], fraction: float, longest: int = SPAN) -> list[tu
     seen = away = 0
     for bucket, length in enumerate(lengths):
         own = []
-        for start in range(0, length, longest):
+        for start in range(0, max(length, 1), longest):  # one span, without elements, where there are none
             span = Span(bucket, start, min(start + longest, length), away=False)
             seen += span.numel
-            if away < fraction * seen:
+            if span.numel and away < fraction * seen:
                 span = Span(bucket, span.start, span.stop, away=True)
                 away += span.numel
             own.append(span)
@@ -87,3 +87,28 @@ def lay_out(spans: Sequence[Span], kinds: int, drives: int) -> tuple[dict[Span, 
         places[span] = extent
         filled[drive] += extent.bytes
     return places, filled
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a region lies: bytes [offset, offset + bytes) of a drive's file, all multiples of BLOCK."""
+
+    drive: int
+    offset: int
+    bytes: int
+
+
+def shelve(lengths: Sequence[int], drives: int) -> tuple[list[Place], list[int]]:
+    """A place for every region of so many bytes, on whichever drive has least; and the bytes on each drive."""
+    filled = [0] * drives
+    places = []
+    for length in lengths:
+        drive = filled.index(min(filled))
+        places.append(Place(drive, filled[drive], padded(length)))
+        filled[drive] += places[-1].bytes
+    return places, filled
+
+
+def following(before: int, at: int) -> int:
+    """Which region is likely wanted after `at`: layers come in order going forward, and backward from the last."""
+    return at + 1 if at > before else at - 1

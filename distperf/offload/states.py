@@ -153,9 +153,12 @@ class States:
         if self._tier is not None:
             self._tier.prepare()
 
-    def updating(self, bucket: int) -> Iterator[State]:
-        """The states of a bucket, each to be changed before the next is asked for. Buckets come in order."""
-        for span in self._spans[bucket]:
+    def updating(self, bucket: int, spans: Sequence[Span] | None = None) -> Iterator[State]:
+        """The states of a bucket (or of some spans of it), each to be changed before the next is asked for.
+
+        What rests in a tier comes in order of buckets, all of it in every update.
+        """
+        for span in self._spans[bucket] if spans is None else spans:
             tier = self._home(span)
             state = tier.take(span)
             yield state
@@ -178,6 +181,10 @@ class States:
     def away(self, bucket: int) -> list[Span]:
         """Spans of a bucket that rest in the tier."""
         return [span for span in self._spans[bucket] if span.away]
+
+    def resident(self, bucket: int) -> list[Span]:
+        """Spans of a bucket that stay in memory."""
+        return [span for span in self._spans[bucket] if not span.away]
 
     def memory(self) -> dict[str, int]:
         """As `Tier.memory`, of all."""

@@ -14,16 +14,28 @@ ROW = 4096
 
 
 @torch.no_grad()
+def squares(tensor: Tensor) -> Tensor:
+    """() float64: the sum of squares of all elements of a contiguous tensor, no slower than an fp32 norm."""
+    flat = tensor.view(-1)
+    whole = flat.numel() // ROW * ROW
+    norms: list[Tensor] = [
+        torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double()
+        for rows in (flat[:whole].view(-1, ROW), flat[whole:].view(1, -1))
+    ]
+    return torch.stack([norm.square().sum() for norm in norms]).sum()
+
+
 def sum_of_squares(tensors: Iterable[Tensor]) -> Tensor:
-    """() float64: the sum of squares of all elements of contiguous tensors, no slower than an fp32 norm."""
-    total: Tensor | None = None
-    for tensor in tensors:
-        flat = tensor.view(-1)
-        whole = flat.numel() // ROW * ROW
-        for rows in (flat[:whole].view(-1, ROW), flat[whole:].view(1, -1)):
-            norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double()
-            total = norms.square().sum() if total is None else total + norms.square().sum()
-    return torch.zeros((), dtype=torch.float64) if total is None else total
+    """() float64: of all elements of contiguous tensors."""
+    return total(squares(tensor) for tensor in tensors)
+
+
+def total(values: Iterable[Tensor]) -> Tensor:
+    """() float64: their sum, one after the other, so that it is the same however each was come by."""
+    found = torch.zeros((), dtype=torch.float64)
+    for value in values:
+        found = value + found
+    return found
 
 
 def global_norm_sq(share: Tensor, group: dist.ProcessGroup | None) -> Tensor:

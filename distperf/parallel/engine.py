@@ -13,7 +13,7 @@ from distperf.parallel.flat import FlatEngine
 from distperf.parallel.fsdp import Policy
 from distperf.parallel.live import FlatPlan
 from distperf.parallel.materialize import Fill
-from distperf.parallel.mesh import Mesh
+from distperf.parallel.mesh import Mesh, alone
 from distperf.parallel.pieces import OwnedTensor, Piece
 from distperf.parallel.sharded import ShardedEngine
 from distperf.parallel.sharing import SHARD_AXES, Sharing
@@ -110,13 +110,14 @@ def build_engine(
 ) -> Engine:
     """An engine around a model on the meta device, with the values that `fill` gives. Collective.
 
-    State is divided over the dp_shard and cp axes of the mesh; where they have one rank, stage 3 runs as stage 2. In
-    a pipeline gradients stay whole until its last backward pass, so that stage 2 runs as stage 1.
+    State is divided over the dp_shard and cp axes of the mesh; where they have one rank, stage 3 runs as stage 2,
+    unless parameters are offloaded. In a pipeline gradients stay whole until its last backward pass, so that stage 2
+    runs as stage 1.
 
     `parts`: the model, or the pipeline stages of it that this rank holds; a parameter is a DTensor where it is divided
     over the tp axis. `precision`: a key of DTYPES. `accumulation`: micro-batches a step. `tied`: names of parameters
     that first and last pipeline stage share; `ends_apart`: these two are on different ranks. `reshards`: stage 3 lets
-    go of gathered weights between forward and backward pass. `offload`: where optimizer state rests.
+    go of gathered weights between forward and backward pass. `offload`: where state rests.
 
     Raises:
         DistperfError: a parameter or buffer of the model cannot be used as it is.
@@ -126,17 +127,17 @@ def build_engine(
     """
     dtype, pipelined = DTYPES[precision], mesh.size("pp") > 1
     sharing = Sharing.of(mesh, device, ties=pipelined and bool(tied) and ends_apart)
-    divided = mesh.hybrid("dp_replicate", SHARD_AXES)
     engine: FlatEngine | ShardedEngine
-    if zero == 3 and sharing.shards.size > 1:
-        assert divided is not None, "several ranks have a mesh"
+    if zero == 3 and (sharing.shards.size > 1 or offload.params != "none"):
+        divided = mesh.hybrid("dp_replicate", SHARD_AXES) or alone(device)
         engine = ShardedEngine(
             parts,
-            policy=Policy(dtype, divided, reshards),
+            policy=Policy(dtype, divided, reshards, offload.params),
             sharing=sharing,
             device=device,
             optimizer=optimizer,
             tied=tied,
+            offload=offload,
         )
     else:
         stage = min(zero, 1 if pipelined else 2)

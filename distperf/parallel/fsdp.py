@@ -11,7 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, Comm, ReduceScatter
 
 from distperf.measure.stopwatch import COMMUNICATION
@@ -25,15 +31,23 @@ FIRST_TAG = 16  # of messages; below are those of collectives
 
 @dataclass(frozen=True)
 class Policy:
-    """How weights are divided and gathered. `reshards`: let go of them between forward and backward pass."""
+    """How weights are divided and gathered. `reshards`: let go of them between forward and backward pass.
+
+    `params`: where shards are while their layer does not compute, none (on the device), cpu or nvme.
+    """
 
     dtype: torch.dtype  # of gathered weights
     mesh: DeviceMesh  # shards, or copies x shards
     reshards: bool
+    params: str = "none"
+
+    def home(self, device: torch.device) -> torch.device:
+        """Where shards are while they are updated."""
+        return device if self.params == "none" else torch.device("cpu")
 
 
 def shard_part(part: nn.Module, policy: Policy, shards: Peers, device: torch.device) -> None:
-    """Divide a module on the meta device and give this rank's rows memory; values are still to come.
+    """Divide a module on the meta device, and place its buffers; `give_memory` is next.
 
     Each of its blocks is gathered by itself, what lies outside them together. Parameters without dims cannot be
     divided: every rank has them whole, in fp32, with gradients of its own.
@@ -50,6 +64,8 @@ def shard_part(part: nn.Module, policy: Policy, shards: Peers, device: torch.dev
         None if policy.reshards else False
     )  # None: all but the outermost, which is wanted at once again
     scalars = {parameter for parameter in part.parameters() if not parameter.dim()}
+    moves = policy.home(device) != device
+    offload = CPUOffloadPolicy(pin_memory=policy.params == "cpu") if moves else OffloadPolicy()
     for module in (*repeated_blocks(part), part):
         fully_shard(
             module,
@@ -57,12 +73,18 @@ def shard_part(part: nn.Module, policy: Policy, shards: Peers, device: torch.dev
             mp_policy=precision,
             reshard_after_forward=reshards,
             ignored_params=scalars,
+            offload_policy=offload,
         )
     _expect_views(part)
     for index, module in enumerate(m for m in part.modules() if isinstance(m, FSDPModule)):
         _set_reductions(module, shards, FIRST_TAG + 2 * index)
+
+
+def give_memory(part: nn.Module, policy: Policy, device: torch.device) -> None:
+    """Memory for this rank's rows that have none yet; values are still to come."""
+    home = policy.home(device)
     # What to_empty does, but for buffers, which have their values by now.
-    part._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)  # type: ignore[no-untyped-call]
+    part._apply(lambda t: torch.empty_like(t, device=home if t.dim() else device) if t.is_meta else t)  # type: ignore[no-untyped-call]
 
 
 def _expect_views(part: nn.Module) -> None:

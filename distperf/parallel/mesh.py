@@ -69,6 +69,14 @@ class Mesh:
         return None if mesh is None else mesh.get_group()
 
 
+def alone(device: torch.device) -> DeviceMesh:
+    """The one rank of a run without others, as a mesh."""
+    world = dist.group.WORLD
+    assert world is not None, "even one rank has a group"
+    assert world.size() == 1, "several ranks have a mesh"
+    return DeviceMesh.from_group(world, device.type, mesh_dim_names=("dp_shard",))
+
+
 def named_group(name: str) -> dist.ProcessGroup:
     """The process group of this `group_name`: operators of torch take names, not groups."""
     group: dist.ProcessGroup = _resolve_process_group(GroupName(name))

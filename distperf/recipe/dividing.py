@@ -73,12 +73,18 @@ class OffloadSection(Section):
         default="none",
         description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
         "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
-        "read and written back in pieces around the update, on the host. With ZeRO 0 to 2. auto: none, unless "
+        "read and written back in pieces around the update, on the host. auto: none, unless "
         "nothing fits so by the plan; then cpu, where ranks have devices, or nvme, where path is given.",
     )
     optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
         default=1.0,
         description="Share of that state that is offloaded; the rest stays with the weights. Default: all.",
+    )
+    params: Annotated[str, choice("none", "cpu", "nvme")] = Field(
+        default="none",
+        description="Where the weights that a rank owns, and their gradients, are while their layer does not compute; "
+        "with parallel.zero: 3 and without a pipeline. none: on the device (the default); cpu: in host memory, beside "
+        "optimizer: cpu or nvme; nvme: on drives, beside optimizer: nvme: a rank then holds a few layers at a time.",
     )
     path: Annotated[tuple[str, ...] | None, or_null(one_or_more(text("a path")))] = Field(
         default=None,

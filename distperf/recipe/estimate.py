@@ -14,8 +14,8 @@ class StateBytes:
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    host_bytes: int = 0  # optimizer state in host memory, where a recipe asks for that
-    disk_bytes: int = 0  # optimizer state on drives
+    host_bytes: int = 0  # of it in host memory, where a recipe asks for that
+    disk_bytes: int = 0  # on drives
     notes: tuple[str, ...] = ()  # where the engine keeps more than the table says, and why
 
 
@@ -49,6 +49,7 @@ def model_state(
     *,
     pipelined: bool = False,
     reshards: bool = True,
+    offloaded: bool = False,
 ) -> StateBytes:
     """State of one of `shards` ranks that hold n = `count` parameters; parts round up to whole parameters.
 
@@ -57,13 +58,13 @@ def model_state(
                 and moments 12n (/N from ZeRO-1)
     these with ZeRO-3: as FSDP2 keeps it: fp32 shards of parameters 4n/N and gradients 4n/N, and moments 8n/N
 
-    ZeRO-3 without other shards runs as ZeRO-2, and ZeRO-2 in a pipeline as ZeRO-1. `reshards`: see
-    `distperf.recipe.schedules.reshards`; without, all gathered weights are there at once.
+    ZeRO-3 without other shards runs as ZeRO-2, unless its parameters are `offloaded`, and ZeRO-2 in a pipeline as
+    ZeRO-1. `reshards`: see `distperf.recipe.schedules.reshards`; without, all gathered weights are there at once.
 
     Source: ZeRO (arXiv:1910.02054), section 5.
     """
     notes = []
-    if zero == 3 and shards == 1:
+    if zero == 3 and shards == 1 and not offloaded:
         zero = 2
     if zero == 2 and pipelined:
         zero = 1

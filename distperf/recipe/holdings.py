@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from distperf.recipe.estimate import StateBytes, layer_parameter_count, model_state
-from distperf.recipe.offload_rules import offloaded
+from distperf.recipe.offload_rules import ShardGroups, offloaded
 from distperf.recipe.runspec import ModelSpec, ParallelSpec, RunSpec
 from distperf.recipe.schedules import reshards, stages_of
 from distperf.recipe.stages import Stage, stages
@@ -29,8 +29,19 @@ def state_of(spec: RunSpec, count: int) -> StateBytes:
         spec.train.accumulation,
         pipelined=parallel.pp > 1,
         reshards=parallel.pp == 1 or reshards(parallel.pp_schedule),
+        offloaded=spec.offload.params != "none",
     )
-    return offloaded(state, spec.offload)
+    return offloaded(state, spec.offload, shard_groups(spec, count))
+
+
+def shard_groups(spec: RunSpec, count: int) -> ShardGroups:
+    """What stage 3 gathers at a time, of a rank that holds `count` parameters in one pipeline stage."""
+    model, parallel = spec.model, spec.parallel
+    shards = parallel.dp_shard * parallel.cp
+    if not isinstance(model, ModelSpec):
+        return ShardGroups(-(-count // shards), 0, 0)
+    block = layer_parameters(model, parallel.tp)
+    return ShardGroups(-(-(count - model.layers * block) // shards), -(-block // shards), model.layers)
 
 
 @lru_cache(maxsize=1024)

@@ -79,7 +79,7 @@ def resolve(
         init=model.init,
         frozen=model.frozen,
         data=_data(data),
-        train=_train(train, batch),
+        train=_train(train, batch, _compared(recipe, reasons)),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
@@ -106,7 +106,7 @@ def resolve(
     )
 
 
-def _train(train: TrainSection, batch: Batch) -> TrainSpec:
+def _train(train: TrainSection, batch: Batch, check_replicas_every: int) -> TrainSpec:
     return TrainSpec(
         train.steps,
         batch.global_batch,
@@ -115,14 +115,14 @@ def _train(train: TrainSection, batch: Batch) -> TrainSpec:
         train.seed,
         train.grad_clip,
         train.compile,
-        train.check_replicas_every,
+        check_replicas_every,
     )
 
 
 def _offload(offload: OffloadSection) -> OffloadSpec:
     """auto: not at all, until that is found not to fit."""
     tier = "none" if offload.optimizer == "auto" else offload.optimizer
-    return OffloadSpec(tier, offload.optimizer_fraction, offload.path or ())
+    return OffloadSpec(tier, offload.optimizer_fraction, offload.path or (), offload.params)
 
 
 def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:
@@ -131,6 +131,15 @@ def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:
         reasons["checkpoint.async"] = NOT_BESIDE
         return False
     return recipe.checkpoint.asynchronous
+
+
+def _compared(recipe: Recipe, reasons: dict[str, str]) -> int:
+    """How often ranks compare weights: never where these are on drives."""
+    assert recipe.train is not None
+    if recipe.train.check_replicas_every and recipe.offload.params == "nvme":
+        reasons["train.check_replicas_every"] = "0: weights that rest on drives are not compared"
+        return 0
+    return recipe.train.check_replicas_every
 
 
 def _evaluation(evaluation: EvalSection, batch: Batch, reasons: dict[str, str]) -> EvalSpec:
@@ -153,6 +162,12 @@ def resolve_mesh(recipe: Recipe, world_size: int, reasons: dict[str, str]) -> Me
         mesh = fit_mesh(world_size, dp_shard=_given(axes.dp_shard), **others)
     except MeshError as error:
         raise MeshError(_placed(recipe, "parallel.dp_shard", str(error))) from None
+    if recipe.offload.params != "none" and world_size > 1 and mesh.dp_shard * mesh.cp == 1:
+        text = (
+            f"offload.params is {recipe.offload.params}, but no two of the {world_size} ranks share weights (parallel: "
+            f"dp_shard 1, cp 1); take a dp_shard of 2 or more, or a single rank, or params: none"
+        )
+        raise MeshError(_placed(recipe, "offload.params", text))
     if recipe.parallel.dp_shard == "auto":
         reasons["parallel.dp_shard"] = f"{mesh.dp_shard}: what the other axes leave of {world_size} ranks"
     return mesh

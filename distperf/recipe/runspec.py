@@ -150,11 +150,12 @@ class ParallelSpec:
 
 @dataclass(frozen=True)
 class OffloadSpec:
-    """Where optimizer state rests. `path`: folders on drives, one a drive, relative to where ranks run."""
+    """Where state rests. `path`: folders on drives, one a drive, relative to where ranks run."""
 
     optimizer: str  # none | cpu | nvme
     optimizer_fraction: float  # of the state; the rest stays with the weights
     path: tuple[str, ...]
+    params: str = "none"  # none | cpu | nvme: weights that a rank owns, and their gradients, with stage 3
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ parallel:
 offload:
   optimizer: none               # cpu or nvme: where its state rests; exact, and slower; auto: what fits
   optimizer_fraction: 1.0       # share of that state
+  params: none                  # where weights and gradients are, with zero: 3: none, cpu or nvme
   path: null                    # for nvme or auto: a folder on the drive, or a list of such
 
 activation_checkpoint: none     # selective or full: less memory, more arithmetic; auto: what fits

@@ -13,7 +13,7 @@ from launcher.imports.findings import Fate, Finding, Imported, Line, flat
 
 _NODE = "one command starts every node"
 _PORT = "every attempt has a rendezvous and a port of its own"
-_OFFLOAD = "by hand: offload.optimizer and offload.path, for optimizer state with ZeRO 0 to 2"
+_OFFLOAD = "by hand: offload.optimizer, offload.params (with ZeRO-3) and offload.path"
 _SAVE = "not yet: export to one file. Checkpoints are sharded"
 _WRAP = "a layer is the unit"
 _PREFETCH = "communication always overlaps with compute"

@@ -129,13 +129,13 @@ def _parallel(sheet: _Sheet, ranks: int | None) -> None:
 
 
 def _offload(sheet: _Sheet) -> None:
-    """Optimizer state, with stages up to 2. With stage 3, and of parameters, the tables have the word."""
+    """Optimizer state, and with stage 3 parameters. Of what cannot be carried over, the tables have the word."""
     section = "zero_optimization.offload_optimizer"
     stage = next(line.value for line in sheet.lines if line.key == "parallel.zero")
     tier = sheet.value(f"{section}.device")
     if tier is None and sheet.value("zero_optimization.cpu_offload") is True:
         tier = "cpu"
-    if stage not in (0, 1, 2) or tier not in ("cpu", "nvme"):
+    if stage not in (0, 1, 2, 3) or tier not in ("cpu", "nvme"):
         return
     sheet.carried("offload.optimizer", tier, f"{section}.device", "zero_optimization.cpu_offload")
     if tier == "nvme":
@@ -143,6 +143,19 @@ def _offload(sheet: _Sheet) -> None:
     share = sheet.value(f"{section}.ratio")
     if isinstance(share, int | float) and 0 < share <= 1:
         sheet.carried("offload.optimizer_fraction", float(share), f"{section}.ratio")
+    for key in [key for key in sheet.keys if key.startswith(f"{section}.")]:
+        sheet.tell(key, Fate.NEEDLESS, deepspeed_keys.BUFFERS)
+    if stage == 3:
+        _offload_parameters(sheet, tier)
+
+
+def _offload_parameters(sheet: _Sheet, optimizer: str) -> None:
+    """No nearer than optimizer state is: on drives only beside state on drives, whose folders it then shares."""
+    section = "zero_optimization.offload_param"
+    tier = sheet.value(f"{section}.device")
+    if tier not in ("cpu", optimizer):
+        return
+    sheet.carried("offload.params", tier, f"{section}.device")
     for key in [key for key in sheet.keys if key.startswith(f"{section}.")]:
         sheet.tell(key, Fate.NEEDLESS, deepspeed_keys.BUFFERS)
 

@@ -10,8 +10,8 @@ _ZERO = "zero_optimization"
 BUFFERS = "buffers and buckets are sized by distperf itself"
 _OVERLAP = "communication always overlaps with compute"
 _OFFLOAD = (
-    "offload is of optimizer state, with ZeRO 0 to 2 (offload.optimizer). Else: ZeRO-3 over more ranks, or smaller "
-    "micro-batches"
+    "offload is of optimizer state (offload.optimizer) and, with ZeRO-3, of parameters in the same tier or a nearer "
+    "one (offload.params)"
 )
 _METRICS = "every step stands in the run's metrics.jsonl"
 _COMPRESS = (

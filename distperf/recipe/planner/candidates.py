@@ -131,9 +131,14 @@ def _meshes(spec: RunSpec, ranks_per_host: int, tier: OffloadSpec) -> Iterator[R
             if rest or odd or not shards or not _divides(spec, model, tp, pp):
                 continue
             layers = _layers(spec, model, pp)
+            alone = shards * parallel.cp == 1 and spec.world_size > 1
             train = replace(spec.train, micro_batch=1, accumulation=share)
             for zero in STAGES:
-                if (zero == 2 and pp > 1) or not goes_with(tier.optimizer, zero):
+                if (
+                    (zero == 2 and pp > 1)
+                    or not goes_with(tier, zero, pp)
+                    or (tier.params != "none" and alone)
+                ):
                     continue  # runs as stage 1; is refused
                 axes = replace(parallel, zero=zero, tp=tp, pp=pp, dp_shard=shards, pp_layers=layers)
                 yield replace(with_tier(spec, tier), parallel=axes, train=train)

@@ -12,9 +12,16 @@ from dataclasses import dataclass
 from operator import mul
 
 from distperf.recipe.estimate import StateBytes
-from distperf.recipe.holdings import layer_parameters, rank_parameters, stage_parameters, state_of
+from distperf.recipe.holdings import (
+    layer_parameters,
+    rank_parameters,
+    shard_groups,
+    stage_parameters,
+    state_of,
+)
 from distperf.recipe.planner import activations
 from distperf.recipe.planner.activations import Shape
+from distperf.recipe.planner.drives import buffers_bytes, with_shelves
 from distperf.recipe.planner.hardware import Hardware
 from distperf.recipe.planner.transient import Engine, Transient, transient
 from distperf.recipe.runspec import ModelSpec, ParallelSpec, RunSpec
@@ -49,7 +56,7 @@ class Memory:
     gathered_bytes: int
     buckets_bytes: int
     batch_bytes: int
-    absent_bytes: int  # gradients that are not there yet at this moment
+    absent_bytes: int  # gradients that are not there yet at this moment; shards that are on drives
     runtime_bytes: int
     snapshot_bytes: int  # a checkpoint's copy in host memory, written beside training
     on_device: bool  # what is offloaded is elsewhere
@@ -61,7 +68,7 @@ class Memory:
 
     @property
     def offloaded_bytes(self) -> int:
-        """What is in the host's memory where that is the rank's own, on a CPU: optimizer state, a checkpoint's copy."""
+        """What is in the host's memory where that is the rank's own, on a CPU: offloaded state, a checkpoint's copy."""
         return 0 if self.on_device else self.state.host_bytes + self.snapshot_bytes
 
     @property
@@ -91,7 +98,7 @@ class Memory:
             "parameters": self.state.parameters_bytes,
             "gradients": self.state.gradients_bytes,
             "optimizer": self.state.optimizer_bytes,
-            "optimizer in host memory": 0 if self.on_device else self.state.host_bytes,
+            "offloaded, in host memory": 0 if self.on_device else self.state.host_bytes,
             "checkpoint's copy": 0 if self.on_device else self.snapshot_bytes,
             "activations of layers": self.activations_bytes - self.logits_bytes,
             "logits and loss": self.logits_bytes,
@@ -100,7 +107,7 @@ class Memory:
             "batch": self.batch_bytes,
             "allocator": self.allocator_bytes,
             "runtime": self.runtime_bytes,
-            "gradients not there yet": -self.absent_bytes,
+            "not there at that moment": -self.absent_bytes,
         }
         return {name: size for name, size in terms.items() if size or name in _ALWAYS}
 
@@ -131,9 +138,14 @@ def _of_place(spec: RunSpec, model: ModelSpec, pp: int, hardware: Hardware) -> M
     own = _stages(spec, model, pp)
     shape = shape_of(spec, model, hardware)
     engine = _engine(spec, model, own, count, hardware)
+    shelved = shard_groups(spec, count) if spec.offload.params == "nvme" else None
+    buffers = 0 if hardware.fused else buffers_bytes(spec, engine)
+    moments = _moments(spec, shape, own, pp) | ({"update": (0, 0)} if shelved else {})
     found: list[Memory] = []
-    for moment, (live, logits) in _moments(spec, shape, own, pp).items():
-        extra: Transient = transient(engine, moment)
+    for moment, (live, logits) in moments.items():
+        extra = Transient() if moment == "update" else transient(engine, moment)
+        if shelved is not None:
+            extra = with_shelves(extra, shelved, moment)
         found.append(
             Memory(
                 pp=pp,
@@ -142,7 +154,7 @@ def _of_place(spec: RunSpec, model: ModelSpec, pp: int, hardware: Hardware) -> M
                 activations_bytes=live,
                 logits_bytes=logits,
                 gathered_bytes=extra.gathered_bytes,
-                buckets_bytes=extra.buckets_bytes,
+                buckets_bytes=extra.buckets_bytes + buffers,
                 batch_bytes=_batch_bytes(spec, shape),
                 absent_bytes=extra.absent_bytes,
                 runtime_bytes=GPU_RUNTIME_BYTES if hardware.fused else CPU_RUNTIME_BYTES,
@@ -252,7 +264,8 @@ def _engine(
 ) -> Engine:
     parallel, tp = spec.parallel, spec.parallel.tp
     shards, pipelined = parallel.dp_shard * parallel.cp, parallel.pp > 1
-    stage = parallel.zero if parallel.zero < 3 or shards > 1 else 2
+    alone = shards == 1 and spec.offload.params == "none"
+    stage = 2 if parallel.zero == 3 and alone else parallel.zero
     block = layer_parameters(model, tp)
     layers = sum(each.stop - each.start for each in own)
     return Engine(

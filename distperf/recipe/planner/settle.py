@@ -39,7 +39,7 @@ def settle(
     tried = [
         with_micro_batch(replace(with_tier(spec, tier), activation_checkpoint=mode), size)
         for tier in (tiers_of(spec, hardware) if offload else (spec.offload,))
-        if goes_with(tier.optimizer, spec.parallel.zero)
+        if goes_with(tier, spec.parallel.zero, spec.parallel.pp)
         for mode in (modes(spec) if checkpointing else (spec.activation_checkpoint,))
         for size in (micro_batches(spec) if micro_batch else (spec.train.micro_batch,))
     ]

@@ -24,6 +24,8 @@ def tiers_of(spec: RunSpec, hardware: Hardware) -> tuple[OffloadSpec, ...]:
     another one than the ranks'; on drives, where the recipe names some. What the run itself has is among them.
     """
     own = spec.offload
+    if own.params != "none":  # which go with what the run has
+        return (own,)
     possible = {"none", own.optimizer, *(["cpu"] if hardware.fused else []), *(["nvme"] if own.path else [])}
     return tuple(
         own if tier == own.optimizer else replace(own, optimizer=tier, optimizer_fraction=1.0)

@@ -47,7 +47,7 @@ class Transient:
 
     gathered_bytes: int = 0
     buckets_bytes: int = 0
-    absent_bytes: int = 0  # gradients that are not there yet
+    absent_bytes: int = 0  # gradients that are not there yet; shards that rest on drives
 
 
 def transient(engine: Engine, moment: str) -> Transient:

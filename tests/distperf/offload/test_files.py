@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from distperf.offload.spans import BLOCK, padded
 
 SIZES = [2, BLOCK - 2, BLOCK, BLOCK + 2, 28_824_000]  # bytes; the last are 14,412,000 fp16 values
 SMALL_BYTES = 64 << 10
+BROKEN_BYTES = 8 << 20
 
 
 def path_in(drive: Path) -> Path:
@@ -102,6 +104,29 @@ def test_a_drive_that_is_too_small(small):
     ):
         StateFile(path_in(small), 1 << 20)
     assert list(small.iterdir()) == []
+
+
+def test_a_drive_that_breaks(tmp_path):
+    """A device whose blocks cannot be read any more (its backing file lost its end): EIO, with file and bytes."""
+    image, drive = tmp_path / "image", tmp_path / "drive"
+    drive.mkdir()
+    image.touch()
+    os.truncate(image, BROKEN_BYTES)
+    make = ["mkfs.ext4", "-q", "-O", "^has_journal", image]
+    if os.geteuid() or not shutil.which(make[0]) or subprocess.run(make, capture_output=True).returncode:
+        pytest.skip("cannot make a file system: needs root and mkfs.ext4")
+    if subprocess.run(["mount", "-o", "loop", image, drive], capture_output=True).returncode:
+        pytest.skip("cannot mount a loop device")
+    try:
+        file = StateFile(path_in(drive), BROKEN_BYTES // 2)
+        buffer = memoryview(mmap.mmap(-1, file.size))
+        file.write(0, buffer)
+        os.truncate(image, BROKEN_BYTES // 4)
+        with pytest.raises(OffloadError, match=rf"{file.path}: bytes .* cannot be read: Input/output error"):
+            file.read(0, buffer)
+        file.close()
+    finally:
+        subprocess.run(["umount", "-l", drive], check=True)
 
 
 def test_a_limit_on_file_sizes(tmp_path):

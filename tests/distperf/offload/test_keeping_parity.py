@@ -1,4 +1,4 @@
-"""Training with optimizer state in tiers is training without, to the last bit: one start of two ranks for all of it."""
+"""Training with state in tiers is training without, to the last bit: one start of two ranks for all of it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,30 @@ ROWS = [
     "parallel.zero=2 precision=bf16 parallel.tp=2",
     "parallel.zero=1 precision=bf16 parallel.pp=2 model.tied_embedding=true",
     "parallel.zero=2 parallel.pp=2 parallel.pp_schedule=zbv model.layers=4",
+    "parallel.zero=3 train.micro_batch=2",
+    "parallel.zero=3 precision=bf16",
+    "parallel.zero=3 precision=fp16 activation_checkpoint=full",
 ]
 TIERS = ("cpu", "nvme", "half on two drives")
+WEIGHTS = ("all on the host", "all on a drive", "all, half the moments, on two drives")  # with stage 3
+
+
+def offload_of(tier: str, folder: str) -> OffloadSpec:
+    one, two = (folder,), (folder, f"{folder}/second")
+    return {
+        "none": OffloadSpec("none", 1.0, ()),
+        "cpu": OffloadSpec("cpu", 1.0, ()),
+        "nvme": OffloadSpec("nvme", 1.0, one),
+        "half on two drives": OffloadSpec("nvme", 0.5, two),
+        "all on the host": OffloadSpec("cpu", 1.0, (), "cpu"),
+        "all on a drive": OffloadSpec("nvme", 1.0, one, "nvme"),
+        "all, half the moments, on two drives": OffloadSpec("nvme", 0.5, two, "nvme"),
+    }[tier]
+
+
+def tiers_of(row: str) -> tuple[str, ...]:
+    """The first is what the others are compared with: the same engine, all in memory."""
+    return ("none", *TIERS, *(WEIGHTS if "zero=3" in row else ()))
 
 
 class Net(nn.Module):
@@ -105,7 +127,7 @@ def trained(engine: Engine) -> list[float]:
 def engines(folder: str) -> dict[str, tuple[list[float], list[list[float]], dict[str, int]]]:
     """For every stage and precision: what was found without a tier, with each, and the last one's memory."""
     found = {}
-    for zero in (0, 1, 2):
+    for zero in (0, 1, 2, 3):
         for precision in ("fp32", "bf16"):
             name = f"{zero}-{precision}"
             wanted = trained(engine_of(zero, precision, NO_OFFLOAD))
@@ -116,6 +138,12 @@ def engines(folder: str) -> dict[str, tuple[list[float], list[list[float]], dict
                 others.append(trained(engine))
                 memory = engine.memory()
                 engine.close()
+            for fraction in (1.0, 0.5) if zero == 3 else ():
+                files = rank_files([folder], f"{name}-all-{fraction}", dist.get_rank())
+                offload = Offload("nvme", fraction, files, longest=64, params="nvme")
+                engine = engine_of(zero, precision, offload)
+                others.append(trained(engine))
+                engine.close()
             found[name] = (wanted, others, memory)
     return found
 
@@ -124,10 +152,7 @@ MESHES: dict[MeshShape, Mesh] = {}
 
 
 def trainer_of(spec: RunSpec, tier: str, folder: str, name: str) -> Trainer:
-    paths = {"nvme": (folder,), "half on two drives": (folder, f"{folder}/second")}.get(tier, ())
-    fraction = 0.5 if "half" in tier else 1.0
-    offload = OffloadSpec("nvme" if paths else tier, fraction, paths)
-    spec = dataclasses.replace(spec, offload=offload, run_id=name)
+    spec = dataclasses.replace(spec, offload=offload_of(tier, folder), run_id=name)
     shape = spec.parallel.mesh
     MESHES.setdefault(shape, make_mesh(shape, CPU))
     blueprint = blueprint_of(spec.model, spec.train.seed)
@@ -148,33 +173,41 @@ def rows(texts: list[str], folder: str) -> list[dict[str, Any]]:
     return [
         {
             tier: losses(trainer_of(from_json(RunSpec, text), tier, folder, f"{number}-{tier}"), 1, STEPS)
-            for tier in ("none", *TIERS)
+            for tier in tiers_of(ROWS[number])
         }
         for number, text in enumerate(texts)
     ]
 
 
-def saved_and_resumed(text: str, folder: str) -> dict[str, Any]:
-    """Two steps of each tier, saved; from there two more, by each tier, and in another stage; none of it uses 5."""
+SAVERS = ((1, "none"), (1, "nvme"), (3, "none"), (3, "all on a drive"))
+LOADERS = ((1, "none"), (2, "half on two drives"), (0, "nvme"), (3, "none"), (3, "all on a drive"))
+
+
+def saved_and_resumed(text: str, folder: str) -> dict[tuple[int, str, int, str], Any]:
+    """Two steps of each saver; from there two more, by itself and by each loader. None of it needs a loss scale."""
     spec, found = from_json(RunSpec, text), {}
-    for saver in ("none", "nvme"):
-        trainer = trainer_of(spec, saver, folder, f"save-{saver}")
+
+    def of_stage(zero: int) -> RunSpec:
+        return dataclasses.replace(spec, parallel=dataclasses.replace(spec.parallel, zero=zero))
+
+    for stage, saver in SAVERS:
+        name = f"{saver}-{stage}"
+        trainer = trainer_of(of_stage(stage), saver, folder, f"save-{name}")
         before = [trainer.step(step) for step in (1, 2)]
-        origin = Origin(f"run-{saver}", "n", 1, 2, {}, spec.precision, spec.parallel.zero, {})
-        find_start(f"{folder}/{saver}", origin, "")
-        writer = CheckpointWriter(f"{folder}/{saver}", origin, Retention(0))
+        origin = Origin(f"run-{name}", "n", 1, 2, {}, spec.precision, stage, {})
+        find_start(f"{folder}/{name}", origin, "")
+        writer = CheckpointWriter(f"{folder}/{name}", origin, Retention(0))
         writer.save(Position(2, optimizer_step=2, tokens=0, samples=0), trainer.engine.state())
-        found[f"{saver} on"] = losses(trainer, 3, 4)
+        found[stage, saver, stage, "itself"] = losses(trainer, 3, 4)
         assert all(not result.skipped for result in before)
-        for zero, tier in ((1, "none"), (1, "nvme"), (2, "half on two drives"), (0, "nvme")):
-            other = dataclasses.replace(spec, parallel=dataclasses.replace(spec.parallel, zero=zero))
-            trainer = trainer_of(other, tier, folder, f"load-{saver}-{tier}-{zero}")
-            start = find_start(f"{folder}/{saver}", origin, "")
+        for zero, tier in LOADERS:
+            trainer = trainer_of(of_stage(zero), tier, folder, f"load-{name}-{tier}-{zero}")
+            start = find_start(f"{folder}/{name}", origin, "")
             assert start is not None
             load(start, trainer.engine.state())
             trainer.engine.loaded()
             trainer.engine.optimizer_step = 2
-            found[f"{saver} -> {tier}, {zero}"] = losses(trainer, 3, 4)
+            found[stage, saver, zero, tier] = losses(trainer, 3, 4)
     return found
 
 
@@ -233,23 +266,27 @@ def test_half_a_tier_is_counted_as_half(found):
 
 
 @pytest.mark.parametrize("number", range(len(ROWS)), ids=ROWS)
-@pytest.mark.parametrize("tier", TIERS)
-def test_rows(found, number, tier):
+def test_rows(found, number):
     """Accumulation, clipping, loss scaling, copies, tensor and pipeline parallelism: every loss and norm is equal."""
-    ranks, _ = found
-    for results in ranks:
-        row = results[1][number]
-        assert row[tier] == row["none"]
+    for results in found[0]:
+        wanted, *others = results[1][number].values()
+        assert len(others) >= 2
+        assert all(other == wanted for other in others)
     if "fp16" in ROWS[number]:
-        assert {skipped for _, _, skipped in row["none"]} == {True, False}
+        assert {skipped for _, _, skipped in wanted} == {True, False}
 
 
 def test_checkpoints(found):
-    """Saved with or without a tier, loaded by any other, in another stage too: the run goes on to the same bits."""
+    """Saved with or without a tier, loaded by any other, in another stage too: the run goes on to the same bits.
+
+    Stages 0 to 2 are one engine, and stage 3 is another, which adds norms up in another order.
+    """
     for results in found[0]:
-        curves = results[2]
-        assert len(curves) == 10
-        assert len({str(curve) for curve in curves.values()}) == 1, curves
+        by_engines: dict[tuple[bool, bool], set[str]] = {}
+        for (saved_in, _, loaded_in, _), curve in results[2].items():
+            by_engines.setdefault((saved_in == 3, loaded_in == 3), set()).add(str(curve))
+        assert len(results[2]) == len(SAVERS) * (1 + len(LOADERS))
+        assert [len(curves) for curves in by_engines.values()] == [1, 1, 1, 1], results[2]
 
 
 def test_faults_of_one_rank_are_told_by_all(found):
@@ -258,7 +295,7 @@ def test_faults_of_one_rank_are_told_by_all(found):
     assert said[0] == said[1]
     missing, in_the_way = said[0]
     assert "faults-1 is not there; make it, or mount the drive (rank 1)" in missing
-    assert "no room for optimizer state: " in in_the_way
+    assert "no room for offloaded state: " in in_the_way
     assert "rank-00001.state: cannot be made: Is a directory (rank 1)" in in_the_way
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distperf.offload.spans import BLOCK, FP32, cut, lay_out
+from distperf.offload.spans import BLOCK, FP32, cut, following, lay_out, shelve
 
 LENGTHS = st.lists(st.integers(1, 200), min_size=1, max_size=8)
 
@@ -38,3 +38,19 @@ def test_extents_are_aligned_apart_and_spread(lengths, kinds, drives):
         assert extent.stride >= span.numel * FP32
         assert extent.kinds == kinds
     assert max(sizes) - min(sizes) <= max(extent.bytes for extent in places.values())
+
+
+def test_regions_follow_each_other_on_each_drive():
+    """Whole blocks, none over another, spread evenly."""
+    places, sizes = shelve([1, 4096, 4097, 10 * 4096, 3], 2)
+    assert [(place.drive, place.offset, place.bytes) for place in places] == [
+        (0, 0, 4096), (1, 0, 4096), (0, 4096, 8192), (1, 4096, 40960), (0, 12288, 4096),
+    ]  # fmt: skip
+    assert sizes == [16384, 45056]
+
+
+def test_layers_are_expected_in_the_order_they_come_in():
+    """Forward from the outside on, backward from the last, and again."""
+    visits = [0, 1, 2, 3, 3, 2, 1, 0, 1]
+    expected = [following(before, at) for before, at in zip([-1, *visits], visits, strict=False)]
+    assert expected == [1, 2, 3, 4, 2, 1, 0, -1, 2]

@@ -12,9 +12,11 @@ from torch.profiler import profile
 from distperf.model import loss
 from distperf.model.dropout import Draws, attach_draws
 from distperf.model.llama import build_model
+from distperf.offload import disk, shelf, spans
 from distperf.parallel import buckets, flat
 from distperf.parallel.recompute import apply_recompute
-from distperf.recipe.planner import activations, transient
+from distperf.recipe.offload_rules import GRADIENTS_THERE, WEIGHTS_THERE
+from distperf.recipe.planner import activations, drives, transient
 from distperf.recipe.planner.activations import Shape
 from distperf.recipe.runspec import ModelSpec
 
@@ -86,6 +88,8 @@ def test_constants_are_those_of_the_runtime() -> None:
     assert activations.LOSS_ROWS == loss.ROWS
     assert transient.BUCKET_BYTES == buckets.BUCKET_BYTES
     assert transient.REDUCING == flat.MAX_REDUCING
+    assert (drives.SPAN, drives.AHEAD) == (spans.SPAN, disk.AHEAD)
+    assert (WEIGHTS_THERE, GRADIENTS_THERE) == (shelf.STORING + 2, shelf.STORING + 1)
 
 
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])

@@ -68,6 +68,21 @@ def test_the_largest_model_uses_what_is_there(spec_of):
     assert few.memory.total_bytes > 0.75 * H100.memory_bytes
 
 
+def test_drives_hold_a_larger_model(spec_of):
+    """With all state on drives a device trains a model several times as large, in the one way that goes with it."""
+    memory, state, drives = (
+        largest_model(spec_of("llama-8b", 8, *keys), H100, 8)
+        for keys in (
+            (),
+            ("offload.optimizer=nvme", "offload.path=/a"),
+            ("parallel.zero=3", "offload.optimizer=nvme", "offload.path=/a", "offload.params=nvme"),
+        )
+    )
+    assert parameters_of(drives) > 2 * parameters_of(state) > 2 * parameters_of(memory)
+    assert drives.spec.parallel.zero == 3
+    assert drives.spec.parallel.pp == 1
+
+
 def test_a_large_world_is_quick(spec_of):
     """405 billion parameters on 1,024 ranks in less than a second of CPU, candidates and all."""
     spec = spec_of("llama-70b", 1024, "parallel.tp=8", "parallel.pp=16", "parallel.zero=1")

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from distperf.recipe.estimate import parameter_count
 from distperf.recipe.load import load_recipe
 from distperf.recipe.planner.hardware import UNKNOWN, of_device
 from distperf.recipe.planner.memory import Memory, memories, memory
@@ -55,6 +56,24 @@ def test_terms_add_up(spec_of):
         found = planned(spec_of(4, *sets))
         assert sum(found.terms().values()) == found.total_bytes
         assert found.state_bytes + found.activations_bytes + found.other_bytes == found.total_bytes
+
+
+def test_layers_on_drives_cost_nothing(spec_of):
+    """With all state on drives, a model of twice the depth takes what its layers' inputs take; drives hold the rest."""
+    keys = (
+        "offload.optimizer=nvme",
+        "offload.path=/a",
+        "offload.params=nvme",
+        "parallel.zero=3",
+        "precision=fp32",
+    )
+    base = spec_of(1, *keys, "activation_checkpoint=full", "train.micro_batch=1")
+    deep = dataclasses.replace(base, model=dataclasses.replace(base.model, layers=2 * base.model.layers))
+    once, twice = planned(base), planned(deep)
+    inputs = base.model.layers * 4 * base.model.hidden * base.data.seq_len
+    assert twice.total_bytes - once.total_bytes == pytest.approx(inputs, rel=0.2)
+    assert twice.state.disk_bytes == pytest.approx(2 * once.state.disk_bytes, rel=0.1)
+    assert once.state.disk_bytes == 16 * parameter_count(base.model)
 
 
 @pytest.mark.parametrize("key", ["train.micro_batch=8", "data.seq_len=2048"])

@@ -5,13 +5,21 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from planned_memory import Counted, counted
+from planned_memory import HERE, Counted, counted
 
 ZERO = "parallel.zero={}"
 BF16 = "precision=bf16"
 ONE = "train.micro_batch=1"
+STATE = ("offload.optimizer=nvme", f"offload.path={HERE}")
+ALL = (*STATE, "offload.params=nvme")
 ROWS = {
-    1: [(ZERO.format(2),), (ZERO.format(2), BF16, "train.micro_batch=2")],
+    1: [
+        (ZERO.format(2),),
+        (ZERO.format(2), BF16, "train.micro_batch=2"),
+        (ZERO.format(2), BF16, *STATE),
+        (ZERO.format(3), ONE, *ALL),
+        (ZERO.format(3), BF16, *ALL),
+    ],
     2: [
         (ZERO.format(0),),
         (ZERO.format(1), BF16),
@@ -20,6 +28,9 @@ ROWS = {
         (ZERO.format(3),),
         (ZERO.format(3), BF16, "activation_checkpoint=selective"),
         (ZERO.format(3), BF16, ONE),
+        (ZERO.format(3), ONE, *STATE),
+        (ZERO.format(3), BF16, ONE, *ALL),
+        (ZERO.format(3), "train.micro_batch=2", *ALL),
         (ZERO.format(2), "parallel.tp=2"),
         (ZERO.format(2), "parallel.tp=2", BF16, "activation_checkpoint=selective"),
         (ZERO.format(2), "parallel.cp=2"),
