@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from distperf.recipe.estimate import known_parameters
-from distperf.recipe.runspec import OffloadSpec, RunSpec
+from distperf.recipe.runspec import DataSpec, OffloadSpec, RunSpec
 
 
 def introduction(spec: RunSpec, device: torch.device) -> str:
@@ -13,13 +13,22 @@ def introduction(spec: RunSpec, device: torch.device) -> str:
     train, data = spec.train, spec.data
     count = known_parameters(spec.model)
     counted = "" if count is None else f"{count:,} parameters in "
-    source = "synthetic data" if data.synthetic else f"data {', '.join(data.text or data.tokens)}"
     return (
         f"{spec.name}: {counted}{spec.precision}, "
-        f"ZeRO-{spec.parallel.zero} on {_ranks(spec)} ({device.type}); {source}; "
+        f"ZeRO-{spec.parallel.zero} on {_ranks(spec)} ({device.type}); {_source(data)}; "
         f"{train.steps} steps of {train.global_batch} x {data.seq_len} tokens "
         f"(micro-batch {train.micro_batch}, accumulation {train.accumulation}){_away(spec.offload)}"
     )
+
+
+def _source(data: DataSpec) -> str:
+    if data.synthetic:
+        return "synthetic data"
+    if data.factory is not None:
+        return f"data of {data.factory}"
+    total = sum(item.weight for item in data.mixture)
+    mixed = [f"{item.weight / total:.3g} of {item.path}" for item in data.mixture]
+    return f"data {', '.join(data.text or data.tokens or mixed)}"
 
 
 def _away(offload: OffloadSpec) -> str:

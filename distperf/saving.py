@@ -39,7 +39,14 @@ def resume(checkpoint: CheckpointSpec, origin: Origin, trainer: Trainer, progres
 def _go_on(trainer: Trainer, manifest: Manifest, origin: Origin, progress: Progress) -> None:
     """Take the samples that follow those of the checkpoint; of other samples, or in another order, the first."""
     if manifest.data["order"] == origin.data["order"]:
-        trainer.stream.go_on(manifest.step, manifest.samples)
+        trainer.stream.go_on(manifest.step, manifest.samples, manifest.data_state)
+        if trainer.stream.is_sequential and manifest.samples and manifest.data_state is None:
+            text = (
+                f"data.factory's dataset said nothing of its state: the {manifest.samples:,} samples that were trained "
+                "on are read again and passed over. That counts as a first step, which may take 600 s unless "
+                "launch.stall_timeout_s is more; state_dict and load_state_dict would save it"
+            )
+            progress.event("data_replay", text, step=manifest.step, samples=manifest.samples)
         return
     trainer.stream.go_on(manifest.step, 0)
     text = "its data, data.seq_len or train.seed are not those of this run, whose samples begin at the first"
@@ -94,6 +101,7 @@ class Checkpoints:
             tokens=self._progress.tokens_seen,
             samples=trainer.stream.first(step + 1),
             loss_scale=trainer.loss_scale,
+            data_state=trainer.stream.state,
         )
         state: State = trainer.engine.state()
         if self._spec.asynchronous:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from distperf.build import build_trainer
 from distperf.data.loader import Loader
-from distperf.data.store import open_store
+from distperf.data.opening import open_store
 from distperf.model.blueprint import blueprint_of
 from distperf.model.dropout import Draws, attach_draws
 from distperf.model.llama import build_model

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 from distperf.build import build_trainer
-from distperf.data.store import open_store
+from distperf.data.opening import open_store
 from distperf.model.blueprint import blueprint_of
 from distperf.parallel.mesh import make_mesh
 from distperf.recipe.load import load_recipe

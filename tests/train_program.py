@@ -34,7 +34,28 @@ from distperf.recipe.runspec import (
     to_json,
 )
 
+SYNTHETIC = DataSpec(
+    text=(),
+    tokens=(),
+    mixture=(),
+    factory=None,
+    args={},
+    synthetic=True,
+    tokenizer="byte",
+    field="text",
+    seq_len=16,
+    boundary="mask",
+    workers=0,
+    worker_timeout_s=25.0,
+    validation_share=0.0,
+    validation=(),
+)
 TINY = ModelSpec("llama", 2, 32, 4, 2, 64, 128, False, 10000.0, 1e-5, 0.0)
+
+
+def data_spec(**fields: Any) -> DataSpec:
+    """What is read, other than synthetic ids; 16 tokens a sample."""
+    return dataclasses.replace(SYNTHETIC, **{"synthetic": False, **fields})
 
 
 def make_spec(
@@ -59,7 +80,7 @@ def make_spec(
         model=TINY,
         init=None,
         frozen=(),
-        data=DataSpec((), (), True, "byte", "text", 16, "predict", 0.0, ()),
+        data=SYNTHETIC,
         train=TrainSpec(steps, 12, 12 // replicas // accumulation, accumulation, 1, 1.0, False, 7),
         optimizer=OptimizerSpec(
             "adamw", 3e-3, (0.9, 0.95), 1e-8, 0.1, ScheduleSpec("cosine", 5, steps - 5, 0.0), ()

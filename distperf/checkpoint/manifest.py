@@ -65,6 +65,7 @@ class Manifest(Origin):
     created: str  # UTC, ISO 8601
     distperf: str
     torch: str
+    data_state: Any = None  # of a dataset of the user's: what it said of itself after those samples
 
     @property
     def size_bytes(self) -> int:
@@ -206,10 +207,11 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def manifest_of(fields: dict[str, Any]) -> Manifest:
     """A manifest from plain JSON values. Raises CheckpointError where some are missing."""
-    names = {field.name for field in dataclasses.fields(Manifest)}
-    if missing := names - fields.keys():
+    known = dataclasses.fields(Manifest)
+    if missing := {field.name for field in known if field.default is dataclasses.MISSING} - fields.keys():
         raise CheckpointError(f"{MANIFEST}: lacks {', '.join(sorted(missing))}")
-    return Manifest(**{**{name: fields[name] for name in names}, "files": file_sums(fields["files"])})
+    given = {field.name: fields[field.name] for field in known if field.name in fields}
+    return Manifest(**{**given, "files": file_sums(fields["files"])})
 
 
 def file_sums(files: dict[str, Any]) -> dict[str, FileSum]:

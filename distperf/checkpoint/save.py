@@ -61,6 +61,7 @@ class Position:
     tokens: int
     samples: int
     loss_scale: dict[str, Any] | None = None
+    data_state: Any = None
 
 
 @dataclass(frozen=True)

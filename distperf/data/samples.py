@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from distperf.errors import DataError
 from distperf.recipe.runspec import TrainSpec
@@ -33,11 +34,11 @@ def held_back(num_samples: int, share: float) -> int:
     return max(1, round(num_samples * share)) if share else 0
 
 
-def check_enough(num_samples: int, global_batch: int, where: str) -> None:
-    """Raises DataError where the data does not fill one global batch."""
-    if num_samples < global_batch:
+def check_enough(num_samples: int, wanted: int, where: str, what: str = "") -> None:
+    """Raises DataError where the data does not fill one global batch, or `what` of it."""
+    if num_samples < wanted:
         raise DataError(
-            f"{where}: {num_samples} samples do not fill one global batch of {global_batch}. "
+            f"{where}: {num_samples} samples do not fill {what or f'one global batch of {wanted}'}. "
             "Add text, or make train.global_batch or data.seq_len smaller."
         )
 
@@ -49,15 +50,19 @@ class Stream:
     global_batch: int
     done: int = 0
     samples: int = 0
+    is_sequential: bool = (
+        False  # samples come in the order of a dataset of the user's, which is read forwards only
+    )
+    state: Any = None  # what that dataset says of itself after the last step that was read whole
 
     def first(self, step: int) -> int:
         """Position of a step's first sample, and the number of samples before it; step counts from 1."""
         assert step > self.done, (step, self)
         return self.samples + (step - 1 - self.done) * self.global_batch
 
-    def go_on(self, done: int, samples: int) -> None:
+    def go_on(self, done: int, samples: int, state: Any = None) -> None:
         """The steps up to `done` have taken so many samples, whatever their batches were."""
-        self.done, self.samples = done, samples
+        self.done, self.samples, self.state = done, samples, state
 
 
 def batch_positions(first: int, micro: int, rank: int, world: int, train: TrainSpec) -> range:

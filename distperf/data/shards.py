@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -91,14 +91,8 @@ class TokenStore:
     def __init__(self, folders: Sequence[Path]) -> None:
         """Raises DataError where a folder is incomplete or two were made by different tokenizers."""
         self.manifests = [read_manifest(folder) for folder in folders]
-        first = self.manifests[0]
-        for folder, manifest in zip(folders, self.manifests, strict=True):
-            if _ids_of(manifest) != _ids_of(first):
-                raise DataError(
-                    f"token shards of different tokenizers: {folders[0]} has {_who(first)}, "
-                    f"{folder} has {_who(manifest)}"
-                )
-        self.eod = first.eod
+        refuse_other_ids(dict(zip(map(str, folders), self.manifests, strict=True)))
+        self.eod = self.manifests[0].eod
         self.max_id = max(manifest.max_id for manifest in self.manifests)
         self._maps: list[Ids] = [
             np.memmap(folder / shard.file, dtype=np.dtype(manifest.dtype).newbyteorder("<"), mode="r")
@@ -133,6 +127,16 @@ class TokenStore:
                 f"has none above {self.max_id}; make the shards again"
             )
         return out
+
+
+def refuse_other_ids(named: Mapping[str, Manifest]) -> None:
+    """Raise DataError where two of these shard folders were made by different tokenizers."""
+    (first, wanted), *others = named.items()
+    for name, manifest in others:
+        if _ids_of(manifest) != _ids_of(wanted):
+            raise DataError(
+                f"token shards of different tokenizers: {first} has {_who(wanted)}, {name} has {_who(manifest)}"
+            )
 
 
 def _ids_of(manifest: Manifest) -> tuple[int, int, str]:

@@ -1,25 +1,24 @@
-"""Where samples come from: token shards or synthetic ids, behind one small interface."""
+"""Samples of token shards, of mixtures of them, and of synthetic ids, behind one small interface."""
 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from distperf.data.cache import cached_text
-from distperf.data.samples import held_back, num_windows
+from distperf.data.mixture import Mixture
+from distperf.data.samples import check_enough, num_windows, sample_at
 from distperf.data.shards import TokenStore
-from distperf.data.sources import find_sources
-from distperf.data.tokenizer import load_tokenizer
-from distperf.errors import DataError
-from distperf.recipe.runspec import DataSpec
 
 ENDLESS = 2**40  # samples of synthetic data: more than a run will see
+
+Rows = NDArray[np.int64]  # (2, S): inputs, and the target of each
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class DataOrigin:
 
 
 class SampleStore(Protocol):
-    """Samples by index."""
+    """Samples, by their number and by their place in the endless stream that a run trains on."""
 
     num_samples: int
     vocabulary: Vocabulary | None  # where there are documents
@@ -50,11 +49,35 @@ class SampleStore(Protocol):
     def content_hash(self) -> str:
         """What to compare between nodes, which may each have read files of their own."""
 
-    def sample(self, index: int) -> NDArray[np.int64]:
-        """Sample `index`: seq_len + 1 ids."""
+    def sample(self, index: int) -> Rows:
+        """Sample `index`, inputs and targets (2, S)."""
+
+    def at(self, position: int, seed: int) -> Rows:
+        """The sample at a position of the stream."""
+
+    def check_enough(self, global_batch: int) -> None:
+        """Raise DataError where there is less than a global batch."""
 
 
-class WindowStore:
+class Shuffled:
+    """The stream of a store with samples by number: each epoch visits every one, in an order of its own."""
+
+    num_samples: int
+
+    def sample(self, index: int) -> Rows:
+        """Sample `index`."""
+        raise NotImplementedError
+
+    def at(self, position: int, seed: int) -> Rows:
+        """The sample at a position of the stream."""
+        return self.sample(sample_at(position, self.num_samples, seed))
+
+    def check_enough(self, global_batch: int) -> None:
+        """Raise DataError where there is less than a global batch."""
+        check_enough(self.num_samples, global_batch, "data")
+
+
+class WindowStore(Shuffled):
     """Windows of seq_len + 1 tokens over token shards, or over their tokens [start, stop)."""
 
     def __init__(self, tokens: TokenStore, seq_len: int, start: int = 0, stop: int | None = None) -> None:
@@ -67,12 +90,56 @@ class WindowStore:
         self._tokens = tokens
         self._seq_len = seq_len
 
-    def sample(self, index: int) -> NDArray[np.int64]:
+    def sample(self, index: int) -> Rows:
         """Window `index`, starting at token start + index * seq_len."""
-        return self._tokens.read(self._start + index * self._seq_len, self._seq_len + 1)
+        return shifted(self._tokens.read(self._start + index * self._seq_len, self._seq_len + 1))
 
 
-class SyntheticStore:
+class JoinedStore(Shuffled):
+    """The samples of several stores, one store after the other."""
+
+    def __init__(self, stores: Sequence[WindowStore]) -> None:
+        """The stores' tokens were made by one tokenizer."""
+        self.vocabulary = stores[0].vocabulary
+        self.content_hash = _hash(*(store.content_hash for store in stores))
+        self._stores = stores
+        self._ends = list(accumulate(store.num_samples for store in stores))
+        self.num_samples = self._ends[-1]
+
+    def sample(self, index: int) -> Rows:
+        """Sample `index`, counted over all stores."""
+        store = bisect_right(self._ends, index)
+        return self._stores[store].sample(index - self._ends[store] + self._stores[store].num_samples)
+
+
+class MixedStore(JoinedStore):
+    """The same, of which a run trains on so many samples of each store: see `Mixture`."""
+
+    def __init__(self, stores: Sequence[WindowStore], weights: Sequence[int], names: Sequence[str]) -> None:
+        super().__init__(stores)
+        self.content_hash = _hash(self.content_hash, *map(str, weights))
+        self._names = names
+        self._mixture = Mixture.of(weights)
+
+    def at(self, position: int, seed: int) -> Rows:
+        """The sample at a position of the stream."""
+        source, turn = self._mixture.at(position)
+        return self._stores[source].at(turn, seed)
+
+    def check_enough(self, global_batch: int) -> None:
+        """Raise DataError where a source has less than it gives to a global batch."""
+        weights = self._mixture.weights
+        for at, (store, name) in enumerate(zip(self._stores, self._names, strict=True)):
+            share = -(-global_batch * weights[at] // sum(weights))
+            check_enough(
+                store.num_samples,
+                share,
+                f"data.mixture[{at}] {name}",
+                f"its share of one global batch, {share} of {global_batch}",
+            )
+
+
+class SyntheticStore(Shuffled):
     """Ids drawn anew for every sample, a function of its index alone.
 
     Low ids are more frequent (id / vocab = u**3, u uniform), so a model has something to learn: loss falls
@@ -86,82 +153,22 @@ class SyntheticStore:
         self._vocab = vocab
         self._seq_len = seq_len
 
-    def sample(self, index: int) -> NDArray[np.int64]:
+    def sample(self, index: int) -> Rows:
         """Sample `index`."""
         uniform = np.random.Generator(np.random.Philox(key=index)).random(self._seq_len + 1)
-        return (uniform**3 * self._vocab).astype(np.int64)
+        return shifted((uniform**3 * self._vocab).astype(np.int64))
 
 
-def open_store(spec: DataSpec, vocab: int) -> SampleStore:
-    """The samples that a run trains on, whose model has `vocab` ids; text is tokenised into the cache where needed.
-
-    Raises: DataError, also where the data has an id that the model does not.
-    """
-    if spec.synthetic:
-        return SyntheticStore(vocab, spec.seq_len)
-    tokens = _open_tokens(spec, spec.text, spec.tokens, vocab)
-    return WindowStore(tokens, spec.seq_len, stop=_boundary(tokens, spec))
-
-
-def open_validation(spec: DataSpec, vocab: int) -> SampleStore | None:
-    """The samples that are held back from training, if any; no token is in both.
-
-    Raises: DataError, also where there are none, or a text file is in both.
-    """
-    if spec.validation:
-        _refuse_shared(spec)
-        text, folders = (spec.validation, ()) if spec.text else ((), spec.validation)
-        held: SampleStore = WindowStore(_open_tokens(spec, text, folders, vocab), spec.seq_len)
-    elif spec.validation_share:
-        tokens = _open_tokens(spec, spec.text, spec.tokens, vocab)
-        held = WindowStore(tokens, spec.seq_len, start=_boundary(tokens, spec))
-    else:
-        return None
-    if not held.num_samples:
-        raise DataError(
-            f"data.validation does not fill one sample of {spec.seq_len} + 1 tokens. Give it more, or make "
-            "data.seq_len smaller"
-        )
-    return held
-
-
-def _boundary(tokens: TokenStore, spec: DataSpec) -> int:
-    """The token at which training ends and validation begins."""
-    windows = num_windows(tokens.tokens, spec.seq_len)
-    if not spec.validation_share:
-        return tokens.tokens
-    return max(0, windows - held_back(windows, spec.validation_share)) * spec.seq_len + 1
-
-
-def _refuse_shared(spec: DataSpec) -> None:
-    """What is trained on says nothing about what is not."""
-    if spec.text:
-        trained, held = ({s.path for s in find_sources(globs)} for globs in (spec.text, spec.validation))
-    else:
-        trained, held = (
-            {Path(folder).resolve() for folder in folders} for folders in (spec.tokens, spec.validation)
-        )
-    if both := sorted(trained & held):
-        raise DataError(
-            f"data.validation has {both[0]} (and {len(both) - 1} more), which is trained on too. Take it out of one"
-        )
-
-
-def _open_tokens(spec: DataSpec, text: Sequence[str], folders: Sequence[str], vocab: int) -> TokenStore:
-    """Shards of these text files, or those in these folders. Raises DataError."""
-    if text:
-        folders = [str(cached_text(text, load_tokenizer(spec.tokenizer), spec.field))]
-    tokens = TokenStore([Path(folder) for folder in folders])
-    if tokens.max_id >= vocab:
-        raise DataError(
-            f"the data has token id {tokens.max_id}, but the model's vocabulary is {vocab}. "
-            f"Set model.vocab to {tokens.max_id + 1} or more, or name the tokenizer the model is for."
-        )
-    return tokens
+def shifted(ids: NDArray[np.int64]) -> Rows:
+    """Of S + 1 ids the first S, and the ones that follow each: two views of one row."""
+    return np.lib.stride_tricks.sliding_window_view(ids, len(ids) - 1)
 
 
 def data_origin(store: SampleStore, seq_len: int, seed: int) -> DataOrigin:
     """What checkpoints say about these samples, in the order that `seed` gives them."""
-    text = f"{store.content_hash}/{store.num_samples}/{seq_len}/{seed}"
-    order = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    order = _hash(f"{store.content_hash}/{store.num_samples}/{seq_len}/{seed}")
     return DataOrigin(seq_len, order, store.vocabulary)
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.blake2b(" ".join(texts).encode(), digest_size=16).hexdigest()

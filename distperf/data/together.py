@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from torch._C._distributed_c10d import Store
 
-from distperf.data.store import SampleStore, open_store, open_validation
+from distperf.data.opening import Samples, open_samples
 from distperf.errors import DataError
 from distperf.process_group import Ranks, exchange
 from distperf.recipe.runspec import DataSpec
@@ -16,42 +15,29 @@ from distperf.recipe.runspec import DataSpec
 DATA_TIMEOUT = timedelta(hours=24)
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What a run trains on, and what it is evaluated on, if anything."""
-
-    training: SampleStore
-    validation: SampleStore | None
-
-
 def open_data(data: DataSpec, vocab: int, ranks: Ranks, store: Store) -> Samples:
     """Samples of the run. Each node's first rank prepares them, the others wait; then hashes are compared.
 
     Raises:
         DataError: on every rank when it failed on any node; or naming the ranks whose data differs.
     """
-    problem = _prepare(data, vocab) if ranks.local_rank == 0 else ""
+    samples, problem = _prepare(data, vocab) if ranks.local_rank == 0 else (None, "")
     _wait_for_nodes(store, ranks)
     problems = sorted(set(exchange(problem)) - {""})
     if problems:
         raise DataError("\n".join(problems))
-    samples = _open(data, vocab)
+    samples = samples or open_samples(data, vocab)
     held = samples.validation
     _refuse_different(exchange(samples.training.content_hash + (held.content_hash if held else "")))
     return samples
 
 
-def _open(data: DataSpec, vocab: int) -> Samples:
-    return Samples(open_store(data, vocab), open_validation(data, vocab))
-
-
-def _prepare(data: DataSpec, vocab: int) -> str:
-    """Make the node's cache; returns what went wrong, for all ranks to hear."""
+def _prepare(data: DataSpec, vocab: int) -> tuple[Samples | None, str]:
+    """Make the node's cache: samples, or what went wrong, for all ranks to hear."""
     try:
-        _open(data, vocab)
+        return open_samples(data, vocab), ""
     except DataError as error:
-        return str(error)
-    return ""
+        return None, str(error)
 
 
 def _wait_for_nodes(store: Store, ranks: Ranks) -> None:

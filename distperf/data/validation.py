@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from distperf.data.loader import cut, mask_after, masked
+from distperf.data.batch import batch_of, mask_after, tensors
 from distperf.data.samples import permute
 from distperf.data.store import SampleStore
 from distperf.model.loss import IGNORE
@@ -42,9 +42,9 @@ class ValidationBatches:
         indices = [permute(place, self._store.num_samples, self._seed, epoch=-1) for place in own]
         samples = [self._store.sample(index) for index in indices or [0]]
         samples += samples[:1] * (self._micro - len(samples))
-        inputs, targets = cut(samples)
-        targets[len(own) :] = IGNORE
-        return inputs, masked(inputs, targets, self._mask_after)
+        batch = batch_of(samples, self._mask_after)
+        batch[1, len(own) :] = IGNORE
+        return tensors(batch)
 
     def first(self, step: int, micro: int) -> int:
         """Nothing is drawn for an evaluation."""

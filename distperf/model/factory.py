@@ -7,22 +7,15 @@ until the engine has taken its shards.
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import os
-import random
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from distperf.errors import ModelError
 from distperf.model.init import Fill
 from distperf.model.pipeline_plan import Cut, declared_cut
+from distperf.own_code import kind_of, own_function, seeded
 from distperf.recipe.runspec import FactorySpec
 
 
@@ -34,60 +27,15 @@ def made_by_factory(spec: FactorySpec, seed: int) -> tuple[nn.Module, Fill, Cut 
         Exception: whatever the function itself raises.
     """
     where = f"model.factory {spec.factory}"
-    function = _function(spec.factory, where)
-    _refuse_arguments(function, spec.args, where)
-    with _seeded(seed):
+    function = own_function(spec.factory, spec.args, "model.factory", ModelError)
+    with seeded(seed):
         module = function(**spec.args)
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{where}: returned {_kind(module)}; it must return a torch.nn.Module")
+        raise ModelError(f"{where}: returned {kind_of(module)}; it must return a torch.nn.Module")
     refuse_untrainable(module, where)
     module.register_forward_hook(_OutputCheck(where, spec.vocab))
     cut = declared_cut(module)
     return module, take_values(module), cut
-
-
-def _function(name: str, where: str) -> Callable[..., Any]:
-    """Import the function; the folder in which ranks run comes first, as for a script that is started there."""
-    path, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if not error.name or not f"{path}.".startswith(f"{error.name}."):
-            raise  # the module is there, and what it imports is not
-        raise ModelError(
-            f"{where}: no module {error.name} in {os.getcwd()} or among the packages of {sys.executable}. Put it "
-            "into launch.workdir, or install it on every node"
-        ) from error
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        found = "has no such name" if function is None else f"is {_kind(function)}, no function"
-        raise ModelError(f"{where}: {attribute} {found} in {module.__file__}")
-    return function  # type: ignore[no-any-return]  # whatever it is, it can be called
-
-
-def _refuse_arguments(function: Callable[..., Any], args: dict[str, Any], where: str) -> None:
-    signature = inspect.signature(function)
-    try:
-        signature.bind(**args)
-    except TypeError as error:
-        raise ModelError(f"{where}: {error}; model.args are given as keywords to {signature}") from None
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Inside, the generators that a module's initialisation may draw from are seeded; afterwards they are as before."""
-    python, array = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(array)
 
 
 def refuse_untrainable(module: nn.Module, where: str) -> None:
@@ -127,7 +75,7 @@ class _OutputCheck:
         is_tensor = isinstance(output, Tensor)
         if is_tensor and tuple(output.shape) == wanted and output.is_floating_point():
             return
-        found = f"{tuple(output.shape)} {output.dtype}" if is_tensor else _kind(output)
+        found = f"{tuple(output.shape)} {output.dtype}" if is_tensor else kind_of(output)
         raise ModelError(
             f"{self._where}: for tokens {tuple(inputs[0].shape)} the module returned {found}; it must return logits "
             f"{wanted}, floating-point: (batch, positions, model.vocab)"
@@ -148,8 +96,3 @@ def take_values(module: nn.Module) -> Fill:
         return values[fqn].flatten()[start:stop].float()
 
     return fill
-
-
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from distperf.errors import BatchError, MeshError
 from distperf.recipe.batch import MOST_AUTO_MICRO_BATCH, Batch, fit_batch
+from distperf.recipe.data_rules import whole_weights
 from distperf.recipe.dividing import OffloadSection
+from distperf.recipe.feeding import DataSection, EvalSection
 from distperf.recipe.mesh import MeshShape, fit_mesh
 from distperf.recipe.planner.hardware import UNKNOWN, Hardware
 from distperf.recipe.planner.settle import NOT_BESIDE, settle
@@ -19,6 +21,7 @@ from distperf.recipe.runspec import (
     FactorySpec,
     GroupSpec,
     HfSpec,
+    MixtureSpec,
     ModelFamily,
     ModelSpec,
     OffloadSpec,
@@ -31,8 +34,6 @@ from distperf.recipe.runspec import (
 from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import (
     Auto,
-    DataSection,
-    EvalSection,
     GroupSection,
     ModelSection,
     OptimizerSection,
@@ -78,7 +79,7 @@ def resolve(
         model=shape,
         init=model.init,
         frozen=model.frozen,
-        data=_data(data),
+        data=_data(data, reasons),
         train=_train(train, batch, _compared(recipe, reasons)),
         optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
@@ -254,15 +255,26 @@ def _model(model: ModelSection, reasons: dict[str, str]) -> ModelFamily:
     return ModelSpec(vocab=model.vocab or BYTE_VOCAB, **shape)
 
 
-def _data(data: DataSection) -> DataSpec:
+def _data(data: DataSection, reasons: dict[str, str]) -> DataSpec:
+    weights = whole_weights([item.weight for item in data.mixture])
+    if weights:
+        shares = (f"{weight} from {item.path}" for weight, item in zip(weights, data.mixture, strict=True))
+        reasons["data.mixture"] = f"of every {sum(weights):,} samples {', '.join(shares)}"
     return DataSpec(
         text=data.text or (),
         tokens=data.tokens or (),
+        mixture=tuple(
+            MixtureSpec(item.path, weight) for item, weight in zip(data.mixture, weights, strict=True)
+        ),
+        factory=data.factory,
+        args=data.args,
         synthetic=data.synthetic,
         tokenizer=data.tokenizer,
         field=data.field,
         seq_len=data.seq_len,
         boundary=data.boundary,
+        workers=data.workers,
+        worker_timeout_s=data.worker_timeout_s,
         validation_share=data.validation if isinstance(data.validation, float) else 0.0,
         validation=data.validation if isinstance(data.validation, tuple) else (),
     )

@@ -6,19 +6,16 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from distperf.recipe.context_rules import context_problem
+from distperf.recipe.data_rules import data_faults
 from distperf.recipe.dividing import ParallelSection
+from distperf.recipe.feeding import DataSection
 from distperf.recipe.launching import LaunchSection
 from distperf.recipe.machines import HardwareSection
 from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES
 from distperf.recipe.schema import Recipe
-from distperf.recipe.sections import (
-    DataSection,
-    EvalSection,
-    ModelSection,
-    OptimizerSection,
-)
+from distperf.recipe.sections import ModelSection, OptimizerSection
 from distperf.recipe.tensor_rules import indivisible, llama_units
 from distperf.recipe.vocab import BYTE_VOCAB
 
@@ -65,8 +62,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     if recipe.model is not None:
         yield from _model(recipe.model)
     if recipe.data is not None:
-        yield from _data(recipe.data)
-        yield from _evaluation(recipe.data, recipe.eval)
+        yield from (Fault(*fault) for fault in data_faults(recipe.data, recipe.eval))
     if recipe.model is not None:
         yield from _divided(recipe.model, recipe.parallel)
     if recipe.model is not None and recipe.data is not None:
@@ -168,31 +164,6 @@ def _divided(model: ModelSection, parallel: ParallelSection) -> Iterator[Fault]:
             yield Fault(f"parallel.{axis}", text)
 
 
-def _data(data: DataSection) -> Iterator[Fault]:
-    given = [key for key in ("text", "tokens") if getattr(data, key) is not None]
-    given += ["synthetic"] if data.synthetic else []
-    if len(given) != 1:
-        found = f"{' and '.join(given)} are given" if given else "none is given"
-        unset = "; null (synthetic: false) drops one that was inherited" if given else ""
-        yield Fault(
-            "data", f"data takes exactly one of text, tokens and synthetic; {found}{unset}", at_key=True
-        )
-    for key in given:
-        if getattr(data, key) == ():
-            yield Fault(f"data.{key}", f"data.{key} is an empty list; it names where tokens come from")
-
-
-def _evaluation(data: DataSection, evaluation: EvalSection) -> Iterator[Fault]:
-    if data.validation is not None and data.synthetic:
-        yield Fault(
-            "data.validation",
-            "data.validation stands beside text or tokens; synthetic data has no more to tell",
-        )
-    if evaluation.every_steps and data.validation is None:
-        text = "eval.every_steps asks for evaluations, but nothing is held back for them; give data.validation, as 0.01"
-        yield Fault("eval.every_steps", text)
-
-
 def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     if (
         data.text is not None
@@ -202,6 +173,10 @@ def _vocab(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     ):
         text = f"model.vocab is {model.vocab}; the byte tokenizer has {BYTE_VOCAB} ids (256 bytes and end of document)"
         yield Fault("model.vocab", text)
+    if data.factory is not None and model.vocab is None and model.hf is None and data.tokenizer == "byte":
+        yield Fault(
+            "model", "missing key model.vocab (the number of token ids that data.factory gives)", True
+        )
 
 
 def _tokenizer(model: ModelSection, data: DataSection) -> Iterator[Fault]:
@@ -209,7 +184,7 @@ def _tokenizer(model: ModelSection, data: DataSection) -> Iterator[Fault]:
     if (
         (folder := model.hf or model.init) is not None
         and model.factory is None
-        and data.text is not None
+        and (data.text is not None or data.mixture)
         and "tokenizer" not in data.model_fields_set
     ):
         key = "hf" if model.hf is not None else "init"

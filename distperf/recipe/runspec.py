@@ -55,16 +55,32 @@ ModelFamily = ModelSpec | FactorySpec | HfSpec
 
 
 @dataclass(frozen=True)
+class MixtureSpec:
+    """One source of a mixture: a folder of shards or a pattern of text files, and how many samples of a round it gives.
+
+    A round is as many samples as the weights of all sources add up to.
+    """
+
+    path: str
+    weight: int
+
+
+@dataclass(frozen=True)
 class DataSpec:
-    """Where tokens come from: exactly one of text (globs), tokens (shard folders) or synthetic is set."""
+    """Where tokens come from: exactly one of text (globs), tokens (shard folders), mixture, factory and synthetic."""
 
     text: tuple[str, ...]
     tokens: tuple[str, ...]
+    mixture: tuple[MixtureSpec, ...]
+    factory: str | None  # "package.module:function", called with `args`
+    args: dict[str, Any]
     synthetic: bool
     tokenizer: str  # "byte", or the path of a tokenizers JSON file
     field: str  # of JSON lines and parquet, what holds the text
     seq_len: int
-    boundary: str  # "predict": across documents too | "mask": no loss on the first token of a document
+    boundary: str  # "mask": no loss on the first token of a document | "predict": like any other
+    workers: int  # processes of a rank that read ahead
+    worker_timeout_s: float  # for one batch
     validation_share: float  # of the samples, the last ones, that are not trained on
     validation: tuple[str, ...]  # or other files (globs where there is text, else shard folders)
 

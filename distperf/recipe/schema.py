@@ -9,6 +9,7 @@ from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
 from distperf.recipe.dividing import OffloadSection, ParallelSection
+from distperf.recipe.feeding import DataSection, EvalSection
 from distperf.recipe.kinds import choice, or_null, text
 from distperf.recipe.launching import LaunchSection, ScriptSection
 from distperf.recipe.machines import HardwareSection
@@ -16,8 +17,6 @@ from distperf.recipe.reporting import ReportSection, RunSection
 from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
     CheckpointSection,
-    DataSection,
-    EvalSection,
     ModelSection,
     OptimizerSection,
     Section,

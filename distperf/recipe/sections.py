@@ -14,7 +14,6 @@ from distperf.recipe.kinds import (
     flag,
     number,
     or_auto,
-    or_list,
     or_null,
     pair,
     text,
@@ -26,7 +25,6 @@ FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 SIZES = {field.name for field in fields(Preset)} | {"dropout"}
 
 Auto = Literal["auto"]
-All = Literal["all"]
 
 Count = Annotated[int, whole(1)]
 CountOrNull = Annotated[int | None, or_null(whole(1))]
@@ -34,11 +32,6 @@ PositiveOrNull = Annotated[float | None, or_null(number(above=0))]
 FlagOrNull = Annotated[bool | None, or_null(flag())]
 Path = Annotated[str, text("a path")]
 Pattern = Annotated[str, text("a pattern of parameter names")]
-Glob = Annotated[str, text("a path or a pattern of paths")]
-Held = Annotated[
-    float | tuple[str, ...] | None,
-    or_null(or_list(number(above=0, below=1), text("a path or a pattern of paths"))),
-]
 
 
 class Section(BaseModel):
@@ -126,44 +119,6 @@ class ModelSection(Section):
     def sizes(self) -> dict[str, Any]:
         """What is said of a Llama's shape, but for its vocabulary; None: nothing."""
         return self.model_dump(include=SIZES)
-
-
-class DataSection(Section):
-    """Where tokens come from: exactly one of text, tokens and synthetic. null drops one that `extends` brought."""
-
-    text: tuple[Glob, ...] | None = Field(
-        default=None,
-        description="Patterns of files, relative to launch.workdir: UTF-8 text, one document each; JSON lines (.jsonl) "
-        "and .parquet, one a line or row; any of them packed as .gz or .zst.",
-    )
-    tokens: tuple[Path, ...] | None = Field(
-        default=None, description="Folders of token shards with their manifests; relative to launch.workdir."
-    )
-    synthetic: Annotated[bool, flag()] = Field(
-        default=False, description="Random tokens, made on the spot: for measuring speed, not for learning."
-    )
-    tokenizer: Path = Field(
-        default="byte",
-        description="byte (256 byte values and an end-of-document id, so nothing to download: the default), or the "
-        "path of a tokenizers JSON file; relative to launch.workdir.",
-    )
-    field: Path = Field(
-        default="text",
-        description="Of JSON lines and parquet: the key or column that holds a document's text.",
-    )
-    seq_len: Count = Field(
-        default=1024, description="Tokens of a sequence. The default suits small models on any device."
-    )
-    validation: Held = Field(
-        default=None,
-        description="What is held back from training, for eval: a share of the samples (the last ones), or a list of "
-        "other files (patterns beside text, folders of shards beside tokens), relative to launch.workdir.",
-    )
-    boundary: Annotated[str, choice("predict", "mask")] = Field(
-        default="predict",
-        description="predict: the first token of a document is predicted from the end of the one before, as in most "
-        "pre-training (the default); mask: it carries no loss.",
-    )
 
 
 class TrainSection(Section):
@@ -261,24 +216,6 @@ class OptimizerSection(Section):
     groups: tuple[GroupSection, ...] = Field(
         default=(),
         description="Exceptions for some parameters. Of the groups that match a parameter, the first counts.",
-    )
-
-
-class EvalSection(Section):
-    """The loss on samples that are held back from training (data.validation)."""
-
-    every_steps: Annotated[int, whole(0)] = Field(
-        default=0, description="Steps between evaluations; one after the last step too. 0: none at all."
-    )
-    batches: Annotated[int | All, or_auto(whole(1), "all")] = Field(
-        default=10,
-        description="How much is evaluated: as many samples as so many steps train on, always the same ones, each "
-        "once; all: every sample that is held back. The default suits a curve to look at.",
-    )
-    micro_batch: Annotated[int | Auto, or_auto(whole(1))] = Field(
-        default="auto",
-        description="Sequences of one forward on one rank; any number, without a backward pass. auto: "
-        "train.micro_batch.",
     )
 
 

@@ -12,11 +12,15 @@ model:
   # hf: path/to/folder          # a folder with a config.json of transformers
 
 data:
-  text: ["corpus/*.txt"]        # exactly one of text (patterns), tokens (folders of shards) and synthetic: true
+  text: ["corpus/*.txt"]        # or, in place of text: tokens, a list of folders of shards; synthetic: true;
+  # mixture: [{path: shards/wiki, weight: 0.7}, {path: "books/*.txt", weight: 0.3}]      # sources by weight; or
+  # factory: my_data:build      # a function of your own that returns a torch Dataset (args: {...})
   field: text                   # of .jsonl and .parquet, what holds a document's text
   tokenizer: byte               # or the path of a tokenizers JSON file
   seq_len: 256                  # tokens
-  boundary: predict             # mask: no loss on the first token of a document
+  boundary: mask                # no loss on the first token of a document; or predict
+  workers: 0                    # processes of a rank that read ahead
+  worker_timeout_s: 25          # how long one of them may owe a batch
   validation: null              # 0.01: a share that is held back for eval; or a list of other files
 
 train:

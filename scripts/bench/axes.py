@@ -28,7 +28,7 @@ import torch.multiprocessing as mp
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from distperf.build import build_trainer
-from distperf.data.store import open_store
+from distperf.data.opening import open_store
 from distperf.model.blueprint import blueprint_of
 from distperf.parallel.mesh import make_mesh
 from distperf.recipe.estimate import parameter_count

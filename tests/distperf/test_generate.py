@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from train_program import TINY, make_spec, train
+from train_program import TINY, data_spec, make_spec, train
 
 from distperf.data.tokenizer_files import byte_tokenizer
 from distperf.export import export
@@ -17,7 +17,7 @@ from distperf.generate import generate, main
 from distperf.generation.decoders import Recomputing, pad_left
 from distperf.generation.opened import decoder_for, open_model
 from distperf.generation.pick import Choice
-from distperf.recipe.runspec import CheckpointSpec, DataSpec, FactorySpec
+from distperf.recipe.runspec import CheckpointSpec, FactorySpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "a.txt").write_text(TEXT)
     checkpoint = CheckpointSpec(every_steps=0, save_last=True, keep=1, dir=str(folder / "checkpoints"))
-    data = DataSpec((str(folder / "a.txt"),), (), False, "byte", "text", 16, "predict", 0.0, ())
+    data = data_spec(text=(str(folder / "a.txt"),))
     train(
         make_spec(folder, world=2, zero=3, steps=40, model=BYTES, data=data, checkpoint=checkpoint),
         DISTPERF_CACHE=str(folder / "cache"),

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 from ranks import run_ranks
 from torch.distributed.distributed_c10d import _get_default_store
-from train_program import TINY, make_spec, training
+from train_program import TINY, data_spec, make_spec, training
 
 from distperf.data.together import open_data
 from distperf.errors import DataError
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def text(pattern: str) -> DataSpec:
-    return DataSpec((pattern,), (), False, "byte", "text", 16, "predict", 0.0, ())
+    return data_spec(text=(pattern,))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from train_program import TINY, Ranks, make_spec, train
+from train_program import TINY, Ranks, data_spec, make_spec, train
 
-from distperf.recipe.runspec import DataSpec, EvalSpec, RunSpec
+from distperf.recipe.runspec import EvalSpec, RunSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -26,7 +26,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spec_of(text: Path, tmp: Path, evaluation: EvalSpec, schedule: str = "1f1b", **layout: Any) -> RunSpec:
-    data = DataSpec((str(text / "a.txt"),), (), False, "byte", "text", 16, "predict", 0.11, ())
+    data = data_spec(text=(str(text / "a.txt"),), validation_share=0.11)
     spec = make_spec(tmp, steps=STEPS, model=MODEL, data=data, evaluation=evaluation, **layout)
     pp = spec.parallel.pp
     if pp > 1:

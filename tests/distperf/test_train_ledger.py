@@ -7,28 +7,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_program import make_spec, train
+from train_program import data_spec, make_spec, train
 
 from distperf.data.manifest import SCHEMA, Manifest, content_hash, write_manifest
+from distperf.data.mixture import spread
 from distperf.data.samples import sample_at
 from distperf.data.shards import ShardWriter
-from distperf.recipe.runspec import CheckpointSpec, DataSpec, FactorySpec, RunSpec
+from distperf.recipe.runspec import CheckpointSpec, FactorySpec, MixtureSpec, RunSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-SEQ_LEN, WINDOWS = 4, 120
-VOCAB = SEQ_LEN * WINDOWS + 1
+SEQ_LEN, WINDOWS, OTHERS = 4, 120, 20
+VOCAB = SEQ_LEN * (WINDOWS + OTHERS) + 2
 
 
-def write_row(folder: Path) -> Path:
-    """Shards in which token i is i, so that a sample's first id says which one it is."""
+def write_row(folder: Path, first: int = 0, windows: int = WINDOWS) -> Path:
+    """Shards in which each token is the one before and 1, so that a sample's first id says which one it is."""
     folder.mkdir()
+    tokens = SEQ_LEN * windows + 1
     with ShardWriter(folder, VOCAB) as writer:
-        writer.append(np.arange(VOCAB, dtype=np.uint32))
+        writer.append(np.arange(first, first + tokens, dtype=np.uint32))
     shards = tuple(writer.shards)
     hashes = content_hash(shards, "uint16")
     write_manifest(
-        folder, Manifest(SCHEMA, VOCAB, "uint16", VOCAB - 1, "t", "h", 1, VOCAB, 0, "", hashes, shards)
+        folder, Manifest(SCHEMA, VOCAB, "uint16", VOCAB - 1, "t", "h", 1, tokens, 0, "", hashes, shards)
     )
     return folder
 
@@ -45,7 +47,7 @@ def part(tmp: Path, name: str, world: int, batch: int, steps: int, **changes) ->
         model=FactorySpec(
             "factory", "own_models:ledger", {"folder": str(folder / "ledger"), "vocab": VOCAB}, VOCAB
         ),
-        data=DataSpec((), (str(tmp / "row"),), False, "byte", "text", SEQ_LEN, "predict", 0.0, ()),
+        data=data_spec(tokens=(str(tmp / "row"),), seq_len=SEQ_LEN),
         checkpoint=CheckpointSpec(0, True, 1, str(folder / "checkpoints")),
     )
     sizes = dataclasses.replace(spec.train, steps=steps, global_batch=batch, micro_batch=batch // world)
@@ -64,12 +66,27 @@ def consumed(spec: RunSpec) -> list[set[int]]:
     return [set(samples) for samples in steps]
 
 
-def test_no_sample_is_skipped_or_repeated_over_four_two_and_three_ranks(tmp_path):
-    """4 -> 2 -> 3 ranks in the middle of an epoch, each with a batch of its own: one stream, in its order."""
+def mixed_at(place: int) -> int:
+    """The sample at a place of a mixture of three to one, of which each source has epochs of its own."""
+    turns, source = divmod(place, 4)[0], spread([3, 1])[place % 4]
+    if source == 0:
+        return sample_at(3 * turns + spread([3, 1])[: place % 4].count(0), WINDOWS, 1)
+    return WINDOWS + sample_at(turns, OTHERS, 1)
+
+
+@pytest.mark.parametrize("kind", ["row", "mixture"])
+def test_no_sample_is_skipped_or_repeated_over_four_two_and_three_ranks(tmp_path, kind):
+    """4 -> 2 -> 3 ranks in the middle of an epoch, each with a batch of its own: one stream, in its order.
+
+    Also of a mixture, read by workers; its sources are in their second, and seventh, epoch at the end.
+    """
     write_row(tmp_path / "row")
-    first = part(tmp_path, "first", world=4, batch=12, steps=3)
-    second = part(tmp_path, "second", world=2, batch=8, steps=6)
-    third = part(tmp_path, "third", world=3, batch=15, steps=12)
+    write_row(tmp_path / "other", SEQ_LEN * WINDOWS, OTHERS)
+    weights = (MixtureSpec(str(tmp_path / "row"), 3), MixtureSpec(str(tmp_path / "other"), 1))
+    data = {"data": data_spec(mixture=weights, workers=2, seq_len=SEQ_LEN)} if kind == "mixture" else {}
+    first = part(tmp_path, "first", world=4, batch=12, steps=3, **data)
+    second = part(tmp_path, "second", world=2, batch=8, steps=6, **data)
+    third = part(tmp_path, "third", world=3, batch=15, steps=12, **data)
     train(first)
     train(second, resume=first.checkpoint.dir)
     train(third, resume=second.checkpoint.dir)
@@ -78,7 +95,8 @@ def test_no_sample_is_skipped_or_repeated_over_four_two_and_three_ranks(tmp_path
     stream = iter(range(10**6))
     for samples in ledger:
         places = [next(stream) for _ in samples]
-        assert samples == {sample_at(place, WINDOWS, first.train.seed) for place in places}
+        at = mixed_at if kind == "mixture" else lambda place: sample_at(place, WINDOWS, 1)
+        assert samples == {at(place) for place in places}
     assert sum(map(len, ledger)) > WINDOWS, "the next epoch has begun"
 
 

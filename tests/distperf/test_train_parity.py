@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from train_program import Ranks, make_spec, train, training
+from train_program import Ranks, data_spec, make_spec, train, training
 
 from distperf.checkpoint.manifest import list_checkpoints
-from distperf.recipe.runspec import CheckpointSpec, DataSpec
+from distperf.recipe.runspec import CheckpointSpec
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_masked_targets_do_not_change_what_a_token_weighs_e07(tmp_path):
     text.mkdir()
     for number in range(40):
         (text / f"{number}.txt").write_text("ab" * number + "." if number % 3 else "x")
-    data = DataSpec((f"{text}/*.txt",), (), False, "byte", "text", 16, "mask", 0.0, ())
+    data = data_spec(text=(f"{text}/*.txt",))
     cache_dir = {"DISTPERF_CACHE": str(tmp_path / "cache")}
     model = dataclasses.replace(make_spec(tmp_path).model, vocab=257)
     one = train(make_spec(tmp_path, steps=6, data=data, model=model), **cache_dir)

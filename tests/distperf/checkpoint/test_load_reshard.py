@@ -17,7 +17,7 @@ from distperf.checkpoint.load import load_newest
 from distperf.checkpoint.manifest import Origin, read_manifest
 from distperf.checkpoint.read import Stored
 from distperf.checkpoint.save import CheckpointWriter, Position
-from distperf.data.store import open_store
+from distperf.data.opening import open_store
 from distperf.model.blueprint import blueprint_of
 from distperf.parallel.mesh import Mesh, make_mesh
 from distperf.parallel.pieces import OwnedTensor, Piece

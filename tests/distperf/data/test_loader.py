@@ -4,11 +4,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from train_program import data_spec
 
 from distperf.data.loader import Loader
 from distperf.data.manifest import SCHEMA, Manifest, content_hash, dtype_for, write_manifest
+from distperf.data.opening import open_store
 from distperf.data.shards import ShardWriter
-from distperf.data.store import SyntheticStore, WindowStore, open_store
+from distperf.data.store import SyntheticStore, WindowStore
 from distperf.errors import DataError
 from distperf.model.loss import IGNORE
 from distperf.recipe.runspec import DataSpec, TrainSpec
@@ -17,9 +19,8 @@ E = 9  # end of document
 
 
 def data(folder: Path | None, seq_len: int, boundary: str = "predict") -> DataSpec:
-    return DataSpec(
-        (), (str(folder),) if folder else (), folder is None, "byte", "text", seq_len, boundary, 0.0, ()
-    )
+    tokens = (str(folder),) if folder else ()
+    return data_spec(tokens=tokens, synthetic=folder is None, seq_len=seq_len, boundary=boundary)
 
 
 def train(micro: int, accumulation: int = 1, world: int = 1) -> TrainSpec:
@@ -74,7 +75,7 @@ def test_batches_of_all_ranks_are_the_same_samples_for_any_world(tmp_path: Path)
         for inputs, targets in batches:
             assert inputs.shape == targets.shape == (micro, 4)
             assert inputs.dtype == targets.dtype == torch.int64
-            assert torch.equal(inputs[:, 1:], targets[:, :-1])
+            assert torch.equal(inputs[:, 1:], targets[:, :-1].where(targets[:, :-1] != IGNORE, inputs[:, 1:]))
         return sorted(row for inputs, _ in batches for row in inputs.tolist())
 
     for number in (1, 5, 1000):
@@ -115,7 +116,7 @@ def test_text_goes_through_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A recipe that names text trains on its bytes."""
     monkeypatch.setenv("DISTPERF_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("abcdefgh")
-    spec = DataSpec((f"{tmp_path}/*.txt",), (), False, "byte", "text", 8, "mask", 0.0, ())
+    spec = data_spec(text=(f"{tmp_path}/*.txt",), seq_len=8)
     store = open_store(spec, 257)
     inputs, targets = Loader(spec, store, train(1), 0, 1).batch(1, 0)
     assert bytes(inputs[0].tolist()) == b"abcdefgh"
@@ -127,8 +128,8 @@ def test_synthetic_ids_are_a_function_of_the_sample():
     store = SyntheticStore(vocab=50, seq_len=4000)
     samples = [store.sample(i) for i in range(10)]
     assert all(np.array_equal(samples[i], store.sample(i)) for i in (3, 0))
-    assert len({tuple(sample) for sample in samples}) == 10
-    counts = np.bincount(np.concatenate(samples), minlength=50)
+    assert len({tuple(sample[0]) for sample in samples}) == 10
+    counts = np.bincount(np.concatenate([sample[0] for sample in samples]), minlength=50)
     assert len(counts) == 50
     assert counts.min() > 0
     shares = counts / counts.sum()

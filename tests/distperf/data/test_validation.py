@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from train_program import data_spec
 
+from distperf.data.opening import open_store, open_validation
 from distperf.data.prepare import prepare_text
 from distperf.data.samples import held_back
-from distperf.data.store import SampleStore, open_store, open_validation
+from distperf.data.store import SampleStore
 from distperf.data.tokenizer import load_tokenizer
 from distperf.data.validation import ValidationBatches
 from distperf.errors import DataError
@@ -29,20 +31,11 @@ class Numbered:
         self.num_samples = num_samples
 
     def sample(self, index: int) -> np.ndarray:
-        return np.array([index, index])
+        return np.array([[index], [index]])
 
 
 def data(**changes) -> DataSpec:
-    fields = {
-        "text": (),
-        "tokens": (),
-        "synthetic": False,
-        "tokenizer": "byte",
-        "field": "text",
-        "seq_len": 1,
-        "boundary": "predict",
-    }
-    return DataSpec(**{**fields, "validation_share": 0.0, "validation": (), **changes})
+    return data_spec(**{"seq_len": 1, **changes})
 
 
 def dealt(store: SampleStore, world: int, micro: int, limit: int | None) -> list[ValidationBatches]:
@@ -90,7 +83,7 @@ def test_a_share_is_cut_off_the_end(folder, share):
     whole = open_store(data(tokens=(str(folder / "a"),), seq_len=16), 257)
     last, first = training.sample(training.num_samples - 1), held.sample(0)
     assert np.array_equal(last, whole.sample(training.num_samples - 1))
-    assert first[0] == (last[-1] + 1) % 250
+    assert first[0, 0] == (last[1, -1] + 1) % 250
 
 
 def test_other_files_may_be_held_back(folder):

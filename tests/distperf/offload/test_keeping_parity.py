@@ -20,7 +20,7 @@ from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load
 from distperf.checkpoint.manifest import Origin
 from distperf.checkpoint.save import CheckpointWriter, Position
-from distperf.data.store import open_store
+from distperf.data.opening import open_store
 from distperf.errors import OffloadError
 from distperf.model.blueprint import blueprint_of
 from distperf.offload.keeping import NO_OFFLOAD, Offload, check_drives, rank_files

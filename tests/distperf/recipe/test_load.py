@@ -188,7 +188,8 @@ def test_an_inherited_source_of_data_is_dropped_with_null(load, write):
     recipe = load("extends: base.yaml\ndata: {text: null, synthetic: true}\n")
     assert (recipe.data.text, recipe.data.synthetic) == (None, True)
     with pytest.raises(
-        RecipeError, match="exactly one of text, tokens and synthetic; text and synthetic are given"
+        RecipeError,
+        match="exactly one of text, tokens, mixture, factory, synthetic; text and synthetic are given",
     ):
         load("extends: base.yaml\ndata: {synthetic: true}\n")
 

@@ -54,7 +54,7 @@ def test_models_that_cannot_be(problems, model, place, words):
 @pytest.mark.parametrize(
     ("data", "place", "words"),
     [
-        ("{}", "2:1", "exactly one of text, tokens and synthetic; none is given"),
+        ("{}", "2:1", "exactly one of text, tokens, mixture, factory, synthetic; none is given"),
         ("{seq_len: 3}", "2:1", "none is given"),
         ("{text: [a], tokens: [b]}", "2:1", "text and tokens are given"),
         ("{text: [a], synthetic: true}", "2:1", "text and synthetic are given"),
