@@ -25,8 +25,10 @@ TORCH_FREE = (
     "distperf.checkpoint.prune", "distperf.data.manifest",
 )  # fmt: skip
 SHIPPED = ("launcher.agent", "launcher.protocol")
-# A rank's main (the runtime's, and that of a program run in a forked rank) and the agent's.
+# A rank's main (the runtime's, and that of a program run in a forked rank), the agent's, and the border to a
+# dataset of the user's.
 BROAD_EXCEPT = {
+    ("distperf.data.own", "told"),
     ("distperf.train", "main"),
     ("launcher.agent.forker", "run_to_the_end"),
     ("launcher.agent.main", "run"),

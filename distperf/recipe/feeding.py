@@ -85,8 +85,9 @@ class DataSection(Section):
     )
     validation: Held = Field(
         default=None,
-        description="What is held back from training, for eval: a share of the samples (the last ones; of each source), or "
-        "a list of other files (patterns beside text, folders of shards beside tokens), relative to launch.workdir.",
+        description="What is held back from training, for eval: a share of the samples (the last ones, of each "
+        "source), or a list of other files (patterns beside text, folders of shards beside tokens); relative to "
+        "launch.workdir.",
     )
     boundary: Annotated[str, choice("mask", "predict")] = Field(
         default="mask",
