@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,14 +60,14 @@ class SampleStore(Protocol):
         """Raise DataError where there is less than a global batch."""
 
 
-class Shuffled:
+class Shuffled(ABC):
     """The stream of a store with samples by number: each epoch visits every one, in an order of its own."""
 
     num_samples: int
 
+    @abstractmethod
     def sample(self, index: int) -> Rows:
         """Sample `index`."""
-        raise NotImplementedError
 
     def at(self, position: int, seed: int) -> Rows:
         """The sample at a position of the stream."""
