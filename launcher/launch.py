@@ -43,6 +43,8 @@ from launcher.rundir import RunDir, readable_by_group, write_atomic
 from launcher.screen import Screen
 from launcher.setup import Setup
 from launcher.sinks.feeding import feeding
+from launcher.sinks.trackers import asked_for
+from launcher.sinks.tracking import tracked
 from launcher.slurm import queue
 from launcher.slurm.allocation import fewer_cpus
 from launcher.state import Policy
@@ -87,6 +89,7 @@ def launch(
         say(f"this is task {others.task} of {others.tasks} in job {others.key}: task 0 leads the run, and starts ranks "
             "on all nodes; start distperf once, not under srun")  # fmt: skip
         return contract.EXIT_OK
+    asked_for(parsed.recipe.report)
     planned = plan(parsed) if slots_known(parsed) else None  # a wrong recipe is told before any host is asked
     nodes = Nodes(make_transport(parsed))
     try:
@@ -151,6 +154,7 @@ def _run(
         _write_plan(found)
         return found.program, found.placement
 
+    report, lost = planned.parsed.recipe.report, list[str]()
     with _control_socket(run, nodes, say) as path:
         order = Order(
             run,
@@ -164,11 +168,11 @@ def _run(
             lambda: _preempted(planned.parsed),
         )
         try:
-            with keeping_bookmarks(run), feeding(run, planned.parsed.recipe.report, screen.note):
+            with keeping_bookmarks(run), feeding(run, report, screen.note), tracked(run, report, lost.append):
                 state = Controller(order, nodes, screen).run(begun)
         finally:
             screen.close()
-    for line in closing_lines(run, state):
+    for line in (*closing_lines(run, state), *(f"warning: {problem}" for problem in lost)):
         say(line)
     assert state.exit_code is not None
     if state.exit_code == contract.EXIT_PREEMPTED:

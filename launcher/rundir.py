@@ -87,6 +87,10 @@ class RunDir:
         """Curves for TensorBoard, where the recipe asks for them."""
         return self.path / "tensorboard"
 
+    def tracking_log(self, name: str) -> Path:
+        """What a tracker's process has to say."""
+        return self.path / f"{name}.log"
+
     @property
     def superseded_metrics(self) -> Path:
         """Lines of steps that a later attempt did again."""

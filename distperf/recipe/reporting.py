@@ -25,6 +25,32 @@ class RunSection(Section):
     )
 
 
+class WandbSection(Section):
+    """Weights & Biases: needs its package where distperf is launched (distperf[wandb])."""
+
+    project: Annotated[str, text("a name")] = Field(description="Project that the run appears in.")
+    entity: Annotated[str | None, or_null(text("a name"))] = Field(
+        default=None, description="Team or user. Default: that of the API key."
+    )
+    mode: Annotated[str, choice("online", "offline")] = Field(
+        default="online",
+        description="offline: into the run's folder wandb/, for `wandb sync`. online takes the API key from "
+        "WANDB_API_KEY or `wandb login`, and falls behind, not down, where the network does.",
+    )
+
+
+class MlflowSection(Section):
+    """MLflow: needs its package where distperf is launched (distperf[mlflow])."""
+
+    experiment: Annotated[str, text("a name")] = Field(
+        default="distperf", description="Experiment that the run appears in; made where there is none."
+    )
+    uri: Annotated[str | None, or_null(text("a tracking URI"))] = Field(
+        default=None,
+        description="Where MLflow keeps it: a server's address, or a database. Default: mlflow.db in the run's folder.",
+    )
+
+
 class ReportSection(Section):
     """Who else hears of a run: monitoring, and people. All of it is done by the launcher, on its machine."""
 
@@ -38,6 +64,13 @@ class ReportSection(Section):
         default=False,
         description="Write every number of metrics.jsonl into event files in the run's folder tensorboard/, for "
         "`tensorboard --logdir runs`. Needs no package.",
+    )
+    wandb: WandbSection | None = Field(
+        default=None,
+        description="Every number of metrics.jsonl to Weights & Biases, by a process of its own.",
+    )
+    mlflow: MlflowSection | None = Field(
+        default=None, description="Every number of metrics.jsonl to MLflow, by a process of its own."
     )
     command: Annotated[str | None, or_null(text("a shell line"))] = Field(
         default=None,
