@@ -94,11 +94,13 @@ def start(folder: Path, *args: str, env: dict[str, str] | None = None) -> Launch
     return Launch(folder, process)
 
 
-def distperf(folder: Path, *args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def distperf(
+    folder: Path, *args: str, env: dict[str, str] | None = None, limit_s: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run a `distperf` command to its end."""
     return subprocess.run(
         [DISTPERF, *args], cwd=folder, env={**os.environ, **(env or {})}, text=True, stdin=subprocess.DEVNULL,
-        capture_output=True, timeout=120, check=False,
+        capture_output=True, timeout=limit_s, check=False,
     )  # fmt: skip
 
 

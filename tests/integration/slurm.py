@@ -97,10 +97,10 @@ class Slurm:
         """The output of a shell command on the login node."""
         return self.lab.ssh(1, f"cd {self.folder} && {command}")
 
-    def job(self, options: str, command: str) -> str:
+    def job(self, options: str, command: str, limit_s: float = UP_LIMIT_S) -> str:
         """What a batch job has written, once it has ended. (sbatch --wait looks every few seconds only.)"""
         job = self.run(f"sbatch --parsable -o job.log {options} --wrap '{command}'")
-        limit = time.monotonic() + UP_LIMIT_S
+        limit = time.monotonic() + limit_s
         while self.state(job) not in ("", "COMPLETED", "FAILED"):
             assert time.monotonic() < limit, self.run("squeue -l")
             time.sleep(0.1)
