@@ -107,7 +107,7 @@ def export(path: Path, out: Path, dtype: str | None = None, hf: Path | None = No
 
 def _form(manifest: Manifest, hf: Path | None) -> Form:
     model = manifest.model
-    if model["family"] == "factory":
+    if model["family"] in ("factory", "own"):
         return Form(as_it_is, None)
     if model["family"] == "hf":
         return _transformers_form(hf or Path(model["path"]))
@@ -148,7 +148,7 @@ def _write_beside_weights(folder: Path, form: Form, manifest: Manifest, dtype: s
     """config.json and the tokenizer; returns what is lacking."""
     notes = []
     if form.config is None:
-        notes.append("no config.json: what model.factory makes is no architecture of transformers")
+        notes.append("no config.json: a model of your own is no architecture of transformers")
     else:
         config = renamed_config(form.config, str(DTYPES[dtype]).removeprefix("torch."))
         (folder / "config.json").write_text(json.dumps(config, indent=2))

@@ -77,6 +77,11 @@ def open_model(path: Path) -> Opened:
 
 
 def _family(manifest: Manifest) -> ModelFamily:
+    if manifest.model["family"] == "own":
+        raise ModelError(
+            "the model of this checkpoint is made by a script (distperf.initialize), which alone knows how; get "
+            "its weights out with `distperf ckpt export`"
+        )
     kinds: dict[str, Any] = {"llama": ModelSpec, "hf": HfSpec, "factory": FactorySpec}
     family: ModelFamily = kinds[manifest.model["family"]](**manifest.model)
     return family

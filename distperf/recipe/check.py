@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -29,48 +29,68 @@ from distperf.recipe.tree import (
 WANTED = {"tuple_type": "a list", "dict_type": "a mapping", "model_type": "a mapping"}
 
 
+S = TypeVar("S", bound=Section)
+
+
 def check(tree: MapNode, default_name: str, problems: list[Problem]) -> Recipe:
     """The recipe in `tree`, called `default_name` where it has no name.
 
     Raises: RecipeError with `problems` and everything that is wrong here, in the order of the lines.
     """
+    problems = [*problems, *(_located(tree, fault) for fault in section_faults(tree.entries))]
+    recipe = check_section(Recipe, tree, {"name": default_name}, faults, problems)
+    recipe._places.update((key, str(mark)) for key, mark in marks(tree))
+    return recipe
+
+
+def check_section(
+    root: type[S],
+    tree: MapNode,
+    defaults: dict[str, Any],
+    rules: Callable[[S], Iterator[Fault]],
+    problems: list[Problem],
+) -> S:
+    """The section `root` in `tree`, with `defaults` for keys that are not there, held to `rules`.
+
+    Raises: as `check`.
+    """
     problems = list(problems)
-    data = {"name": default_name, **_known_data(tree, Recipe, (), problems)}
-    problems += [_located(tree, fault) for fault in section_faults(tree.entries)]
+    data = {**defaults, **_known_data(tree, root, (), list(known_keys(root)), problems)}
     try:
-        recipe = Recipe.model_validate(data)
+        found = root.model_validate(data)
     except ValidationError as error:
         details = error.errors()
         problems += [_explained(tree, detail) for detail in details]
         broken = {detail["loc"][0] for detail in details}
         sound = {key: value for key, value in data.items() if key not in broken}
-        recipe = Recipe.model_validate({"name": default_name, **sound})
-    problems += [_located(tree, fault) for fault in faults(recipe)]
+        found = root.model_validate({**defaults, **sound})
+    problems += [_located(tree, fault) for fault in rules(found)]
     if problems:
         raise RecipeError(*_in_order(problems))
-    recipe._places.update((key, str(mark)) for key, mark in marks(tree))
-    return recipe
+    return found
 
 
 def _known_data(
-    tree: MapNode, section: type[Section], path: tuple[str, ...], problems: list[Problem]
+    tree: MapNode, section: type[Section], path: tuple[str, ...], known: list[str], problems: list[Problem]
 ) -> dict[str, Any]:
-    """Data of the keys that exist; the others become problems. What was left empty says nothing."""
+    """Data of the keys that exist; the others become problems, with the nearest of `known`. What was left empty says
+    nothing.
+    """
     data: dict[str, Any] = {}
     for key, entry in tree.entries.items():
         field = section.fields_by_key().get(key)
         if field is None:
             dotted = ".".join((*path, key))
-            text = f"unknown key {shown(Plain(dotted))}; {advice('.'.join(path), key, list(known_keys()))}"
+            text = f"unknown key {shown(Plain(dotted))}; {advice('.'.join(path), key, known)}"
             problems.append(Problem(entry.mark, text))
         elif inner := section_of(field):
             if isinstance(entry.node, MapNode):
-                data[key] = _known_data(entry.node, inner, (*path, key), problems)
+                data[key] = _known_data(entry.node, inner, (*path, key), known, problems)
             else:
                 data[key] = {} if is_null(entry.node) else to_data(entry.node)
         elif (item := listed_section(field)) and isinstance(entry.node, ListNode):
             data[key] = tuple(
-                _known_data(node, item, (*path, key), problems)
+                _known_data(node, item, (*path, key), known, problems)
                 if isinstance(node, MapNode)
                 else to_data(node)
                 for node in entry.node.items

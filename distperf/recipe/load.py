@@ -5,16 +5,17 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from distperf.errors import RecipeError
-from distperf.recipe.check import check
+from distperf.recipe.check import check, check_section
 from distperf.recipe.compose import compose
 from distperf.recipe.kinds import meant
+from distperf.recipe.loop import LoopRecipe, loop_faults
 from distperf.recipe.schema import Recipe, listed_section
 from distperf.recipe.sections import Section
 from distperf.recipe.tree import (
@@ -59,6 +60,29 @@ def script_recipe(path: str, args: Sequence[str] = (), sets: Sequence[str] = ())
     script = _mapping(mark, {"path": ScalarNode(mark, path), "args": ListNode(mark, items, 1 + len(items))})
     tree = _with_sets(_mapping(mark, {"script": script}), sets, problems)
     return check(tree, _name_from(path), problems)
+
+
+def loop_recipe(source: str | os.PathLike[str] | Mapping[str, Any] | None) -> LoopRecipe:
+    """The recipe of a loop of the user's own, from a file (with what it extends) or from a mapping; None: defaults.
+
+    Raises: RecipeError with every problem found.
+    """
+    problems: list[Problem] = []
+    if source is None or isinstance(source, Mapping):
+        tree = _given_tree(source or {}, problems)
+    else:
+        tree = _with_bases(os.fspath(source), problems)
+    return check_section(LoopRecipe, tree, {}, loop_faults, problems)
+
+
+def _given_tree(data: Mapping[str, Any], problems: list[Problem]) -> MapNode:
+    mark = Mark("recipe")
+    try:
+        node = compose(yaml.safe_dump(dict(data), sort_keys=False), mark, problems)
+    except yaml.representer.RepresenterError as error:
+        raise RecipeError(f"{mark}: holds a value that no YAML file could: {error.args[-1]!r}") from None
+    assert isinstance(node, MapNode), "a mapping is one"
+    return node
 
 
 def dump_recipe(recipe: Recipe) -> str:

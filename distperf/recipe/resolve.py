@@ -81,7 +81,7 @@ def resolve(
         frozen=model.frozen,
         data=_data(data, reasons),
         train=_train(train, batch, _compared(recipe, reasons)),
-        optimizer=_optimizer(recipe.optimizer, train.steps, reasons),
+        optimizer=optimizer_spec(recipe.optimizer, train.steps, reasons),
         precision=recipe.precision,
         parallel=_parallel(recipe, mesh, shape, reasons),
         offload=_offload(recipe.offload),
@@ -280,7 +280,8 @@ def _data(data: DataSection, reasons: dict[str, str]) -> DataSpec:
     )
 
 
-def _optimizer(optimizer: OptimizerSection, steps: int, reasons: dict[str, str]) -> OptimizerSpec:
+def optimizer_spec(optimizer: OptimizerSection, steps: int, reasons: dict[str, str]) -> OptimizerSpec:
+    """The optimizer of a run of so many steps."""
     schedule = optimizer.schedule
     decay_steps = _given(schedule.decay_steps)
     if decay_steps is None:

@@ -72,8 +72,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
         yield from _tensor(recipe.model, recipe.data, recipe.parallel)
     if recipe.precision == "fp8":
         yield from _fp8(recipe.parallel)
-    yield from _groups(recipe.optimizer)
-    yield from _optimizer(recipe.optimizer, recipe.train.steps if recipe.train else None)
+    yield from optimizer_faults(recipe.optimizer, recipe.train.steps if recipe.train else None)
     yield from _pipeline(recipe.parallel)
     yield from _split_backward(recipe)
     yield from (Fault(*fault) for fault in offload_faults(recipe.offload, recipe.parallel))
@@ -216,7 +215,9 @@ def _groups(optimizer: OptimizerSection) -> Iterator[Fault]:
             )
 
 
-def _optimizer(optimizer: OptimizerSection, steps: int | None) -> Iterator[Fault]:
+def optimizer_faults(optimizer: OptimizerSection, steps: int | None) -> Iterator[Fault]:
+    """Of its groups and its schedule, in a run of so many steps where that is known."""
+    yield from _groups(optimizer)
     schedule, key = optimizer.schedule, "optimizer.schedule"
     if schedule.min_lr > optimizer.lr:
         yield Fault(
@@ -314,6 +315,9 @@ def _launch(launch: LaunchSection) -> Iterator[Fault]:
             "launch.lease_s",
             f"launch.lease_s is {lease:g}; it must be above heartbeat_timeout_s, {heartbeat:g}",
         )
+    if launch.sync.source is not None and launch.workdir != ".":
+        text = "launch.workdir cannot stand beside launch.sync.source, whose copy ranks run in; take out one of the two"
+        yield Fault("launch.workdir", text)
     for index, name in enumerate(launch.env_secret):
         if name in launch.env:
             text = f"{name} is in launch.env too; keep it in one of the two"

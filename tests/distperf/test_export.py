@@ -124,7 +124,7 @@ def test_a_model_of_ones_own_leaves_as_tensors_alone(tmp_path, capsys):
     checkpoint = trained(tmp_path, model)
     assert main([str(tmp_path), str(tmp_path / "out")]) == 0
     said = capsys.readouterr().err
-    assert "no config.json: what model.factory makes is no architecture of transformers" in said
+    assert "no config.json: a model of your own is no architecture of transformers" in said
     assert "no tokenizer: the run's data came without one" in said
     assert f"{checkpoint}: " in said
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
