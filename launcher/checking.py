@@ -22,15 +22,17 @@ from launcher.errors import (
     ConnectFailed,
     HostKeyRejected,
     ProtocolError,
+    SyncFailed,
     TransportError,
 )
 from launcher.health import Folder, Place
 from launcher.hostfile import Host
-from launcher.launch import make_transport, needs
+from launcher.launch import code_of, make_transport, needs
 from launcher.nodes import Nodes, Unanswered
 from launcher.plan import NodeFacts, label
-from launcher.planning import Parsed, checkpoint_folder, plan, slots_known, with_probed_slots
+from launcher.planning import Parsed, checkpoint_folder, plan, slots_known, with_folders, with_probed_slots
 from launcher.rehearsal import rehearse
+from launcher.sync.send import Carrier
 
 STATE_BYTES = 12  # of a checkpoint for each parameter: fp32 weight and Adam's two moments
 DIAL_LIMIT_S = 5.0
@@ -39,6 +41,7 @@ REMEDIES: dict[type[TransportError], str] = {
     AuthFailed: "make `ssh HOST true` work without a question: a key in ssh-agent or IdentityFile, the right user",
     HostKeyRejected: "verify the host's key with its owner, then correct known_hosts: ssh-keygen -R, ssh HOST",
     BootstrapFailed: "see that `ssh HOST python3 --version` (or python= of the hostfile) tells 3.8 or later",
+    SyncFailed: "see that ~/.cache there (or XDG_CACHE_HOME) can be written and has room",
     ProtocolError: "see that nothing answers in the host's place, and that its profile prints no binary data",
 }
 
@@ -78,7 +81,8 @@ class Report:
 def check(parsed: Parsed) -> Report:
     """Ask everything. Raises RecipeError, UsageError and PlacementError for what no host is to blame for."""
     spec = plan(parsed).spec if slots_known(parsed) else None
-    nodes = Nodes(make_transport(parsed))
+    code = code_of(parsed)
+    nodes = Nodes(make_transport(parsed), None if code is None else Carrier(code))
     try:
         return _Checking(nodes, parsed, spec).run()
     finally:
@@ -120,6 +124,7 @@ class _Checking:
     def _reach(self) -> None:
         for host, error in self._nodes.open_each(self._parsed.hosts).items():
             self._lose(host, error.reason, type(error))
+        self._parsed = with_folders(self._parsed, self._nodes.folders)
         for host in map(label, self._alive()):
             facts = self._nodes.facts[host]
             found = f"{facts['hostname']} as {facts['user']}, agent under python {facts['python']}"

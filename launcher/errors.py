@@ -13,6 +13,7 @@ LauncherError                      exit code
     BootstrapFailed                3   logged in, but the agent could not start (no python3, a shell that refuses, ...)
     ProtocolError                  3   the peer speaks another version, or not ours at all
     SetupFailed                    3   a line of launch.setup failed there
+    SyncFailed                     3   the code of launch.sync did not get there
   PreflightError                   4   the hosts are there, but this run cannot work on them
 """
 
@@ -84,6 +85,10 @@ class ProtocolError(TransportError):
 
 class SetupFailed(TransportError):
     """A line of launch.setup failed on the host."""
+
+
+class SyncFailed(TransportError):
+    """The code that goes along could not be sent, or not be kept there."""
 
 
 class PreflightError(LauncherError):

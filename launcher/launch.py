@@ -18,7 +18,7 @@ from launcher.checks import MODULES, Needs
 from launcher.console import Console
 from launcher.controller import Controller, Order
 from launcher.detach import Leave, farewell
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, UsageError
 from launcher.journal import replay
 from launcher.librarian import keeping_bookmarks
 from launcher.lifetime import started_at
@@ -35,6 +35,7 @@ from launcher.planning import (
     plan,
     plan_again,
     slots_known,
+    with_folders,
     with_found_hardware,
     with_probed_slots,
 )
@@ -48,6 +49,9 @@ from launcher.sinks.tracking import tracked
 from launcher.slurm import queue
 from launcher.slurm.allocation import fewer_cpus
 from launcher.state import Policy
+from launcher.sync.code import Code
+from launcher.sync.collect import collect
+from launcher.sync.send import Carrier
 from launcher.transport.base import Transport
 from launcher.view import closing_lines
 
@@ -73,6 +77,20 @@ def make_transport(parsed: Parsed) -> Transport:
     return SshTransport(options=parsed.ssh_options)
 
 
+def code_of(parsed: Parsed) -> Code | None:
+    """What goes along, if anything. Raises UsageError where that cannot be read, or is too much."""
+    sync = parsed.recipe.launch.sync
+    if sync.source is None:
+        return None
+    named = next((host for host in parsed.hosts if host.workdir), None)
+    if named is not None:
+        raise UsageError(
+            f"{label(named)} has workdir= in the hostfile, but with launch.sync.source ranks run in a copy of "
+            "that; take out one of the two"
+        )
+    return collect(sync, parsed.run.run_id, parsed.run.path.parent)
+
+
 def launch(
     request: Request,
     say: Callable[[str], None],
@@ -91,9 +109,14 @@ def launch(
         return contract.EXIT_OK
     asked_for(parsed.recipe.report)
     planned = plan(parsed) if slots_known(parsed) else None  # a wrong recipe is told before any host is asked
-    nodes = Nodes(make_transport(parsed))
+    code = code_of(parsed)
+    carrier = None if code is None else Carrier(code)
+    nodes = Nodes(make_transport(parsed), carrier)
     try:
         nodes.open_all(parsed.hosts)
+        if carrier is not None:
+            say(carrier.told(len(parsed.hosts)))
+            parsed = with_folders(parsed, nodes.folders)
         for warning in fewer_cpus(
             parsed.allocation, {host: int(seen["cpus"]) for host, seen in nodes.facts.items()}
         ):

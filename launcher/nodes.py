@@ -20,6 +20,9 @@ from launcher.plan import label
 from launcher.transport.base import Transport
 from launcher.transport.channel import Channel, Closed, Talk
 
+Carry = Callable[[str, Callable[[str, dict[str, Any]], protocol.Answer]], str]
+
+CARRY_LIMIT_S = 1800.0  # 100 MiB over a slow link
 GREET_LIMIT_S = 30.0  # from a session to the agent's hello: a slow profile, a cold python on a network disk
 CONNECT_THREADS = 64
 PING_S = 5.0  # well within any lease
@@ -37,9 +40,15 @@ class Unanswered:
 
 
 class Nodes:
-    """Channels by host label. Whatever arrives goes to `inbox` as (host label, message)."""
+    """Channels by host label. Whatever arrives goes to `inbox` as (host label, message).
 
-    def __init__(self, transport: Transport) -> None:
+    carry: called with every fresh agent before anything else, with a host label and a way to ask; what it returns, a
+    folder of the host, is in `folders`.
+    """
+
+    def __init__(self, transport: Transport, carry: Carry | None = None) -> None:
+        self.folders: dict[str, str] = {}
+        self._carry = carry
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.facts: dict[str, dict[str, Any]] = {}
         self._transport = transport
@@ -65,7 +74,7 @@ class Nodes:
     def open_each(self, hosts: Iterable[Host]) -> dict[str, TransportError]:
         """Start an agent on every host that lets us, many at once; why not, for each of the others."""
         hosts = list(hosts)
-        errors = map(self._try_open, hosts) if len(hosts) == 1 else _at_once(self._try_open, hosts)
+        errors = map(self._try_open, hosts) if len(hosts) == 1 else self._at_once(hosts)
         return {label(host): error for host, error in zip(hosts, errors, strict=True) if error is not None}
 
     def open(self, host: Host) -> None:
@@ -89,7 +98,22 @@ class Nodes:
         channel = Channel(label(host), self._transport.connect(host), self._deliver)
         with self._limited(channel):
             self.facts[channel.host] = channel.greet().facts
+        if self._carry is not None:
+            self._bring(channel, self._carry)
         return channel
+
+    def _bring(self, channel: Channel, carry: Carry) -> None:
+        """Let the code go along."""
+
+        def ask(question: str, args: dict[str, Any]) -> protocol.Answer:
+            return channel.ask(protocol.Ask(0, question, args))
+
+        with self._limited(channel, CARRY_LIMIT_S):
+            try:
+                self.folders[channel.host] = carry(channel.host, ask)
+            except TransportError:
+                channel.abort()
+                raise
 
     def reopen(self, host: Host, run_id: str, token: str) -> bool:
         """Find the agent again that the link to a host was lost to; False when it is dead. Raises TransportError."""
@@ -251,21 +275,25 @@ class Nodes:
             return error
         return None
 
+    def _at_once(self, hosts: list[Host]) -> list[TransportError | None]:
+        """Those that are ready meanwhile must not think us gone."""
+        from concurrent.futures import (
+            ThreadPoolExecutor,
+            wait,
+        )  # an import that a run on one host does without
+
+        with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
+            opening = [pool.submit(self._try_open, host) for host in hosts]
+            while wait(opening, PING_S).not_done:
+                self.ping()
+        return [each.result() for each in opening]
+
     def _deliver(self, channel: Channel, message: Any) -> None:
         if isinstance(message, Closed) and self._channels.get(channel.host) is not channel:
             return  # of a channel that has been replaced
         if isinstance(message, protocol.LogBytes):
             self._log_room.acquire()
         self.inbox.put((channel.host, message))
-
-
-def _at_once(
-    work: Callable[[Host], TransportError | None], hosts: list[Host]
-) -> Iterable[TransportError | None]:
-    from concurrent.futures import ThreadPoolExecutor  # an import that a run on one host does without
-
-    with ThreadPoolExecutor(min(CONNECT_THREADS, len(hosts)) or 1) as pool:
-        return list(pool.map(work, hosts))
 
 
 def together(failures: list[TransportError]) -> TransportError:

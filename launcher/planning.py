@@ -267,6 +267,12 @@ def with_found_hardware(parsed: Parsed, facts: Mapping[str, Mapping[str, Any]]) 
     return replace(parsed, found=found)
 
 
+def with_folders(parsed: Parsed, folders: Mapping[str, str]) -> Parsed:
+    """With the folder of each host that its ranks run in, by label, where the code went along."""
+    hosts = (replace(host, workdir=folders.get(label(host), host.workdir)) for host in parsed.hosts)
+    return replace(parsed, hosts=tuple(hosts))
+
+
 def _local_devices() -> int:
     return count_devices(dict(os.environ), os.listdir("/dev"))
 

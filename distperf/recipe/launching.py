@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from distperf.recipe.kinds import Kind, flag, free_text, number, or_auto, or_null, refusal, text, whole
-from distperf.recipe.sections import Auto, Path, Section
+from distperf.recipe.sections import Auto, Count, Path, Section
 
 NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 LAUNCHER_SETS = {
@@ -35,6 +35,28 @@ def variable_name() -> Kind:
 EnvName = Annotated[str, variable_name()]
 EnvValue = Annotated[str, free_text()]
 ShellLine = Annotated[str, text("a shell line")]
+
+
+class SyncSection(Section):
+    """Code that goes along to nodes which do not see it. Off without source."""
+
+    source: Annotated[str | None, or_null(text("a path"))] = Field(
+        default=None,
+        description="A folder of this machine, relative to where the launcher was called. Its files (in a git "
+        "repository those that it tracks, and others that it does not ignore) are sent over the agents' connections; "
+        "ranks and setup run in a copy of them on each node, one a run. What a node has is not sent again.",
+    )
+    exclude: tuple[Annotated[str, text("a pattern of paths")], ...] = Field(
+        default=(), description="Patterns of files and folders in source that stay here; * crosses slashes."
+    )
+    limit_mib: Count = Field(
+        default=100,
+        description="Most that goes along, in MiB; more is refused, with the largest files by name.",
+    )
+    keep: Annotated[bool, flag()] = Field(
+        default=False,
+        description="Leave the copies where they are when the run ends, with what ranks have written there.",
+    )
 
 
 class LaunchSection(Section):
@@ -117,6 +139,9 @@ class LaunchSection(Section):
         default=None,
         description="A way of your own to reach the hosts of the hostfile, in place of SSH: a function or class in a "
         "file (relative to the recipe's) that is called with nothing; docs/transports.md.",
+    )
+    sync: SyncSection = Field(
+        default_factory=SyncSection, description="Code that goes along to nodes which do not see it."
     )
     workdir: Path = Field(
         default=".",

@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from launcher import protocol
-from launcher.agent import link, processes, questions
+from launcher.agent import link, processes, questions, stock
 from launcher.agent.figures import Figures
 from launcher.agent.outbox import Outbox
 from launcher.agent.ranks import Rank, Ranks, why_not_started
@@ -361,6 +361,7 @@ class Agent:
         self._warm.close()
         if self._setup is not None:
             self._setup[1].close()
+        stock.clear()
         if self._spool is not None:
             self._spool.remove(self._hurry)
         os.write(self._guardian_fd, b"bye\n")

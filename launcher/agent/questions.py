@@ -6,7 +6,7 @@ import socket
 import subprocess
 from typing import Any, Callable, Dict, List, Optional
 
-from launcher.agent import probes, processes
+from launcher.agent import probes, processes, stock
 from launcher.agent.facts import interface_of
 
 
@@ -154,5 +154,6 @@ _QUESTIONS: Dict[str, Callable[..., Any]] = {
     for function in (
         pick_port, source_address, interface, python, write_mark, read_mark, remove_mark,
         probes.survey, probes.space, probes.clock, probes.listen, probes.unlisten, probes.dial,
+        stock.code_missing, stock.code_store, stock.code_lay_out,
     )
 }  # fmt: skip

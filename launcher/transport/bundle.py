@@ -36,6 +36,7 @@ _MODULES = (
     "launcher.agent.memory",
     "launcher.agent.ranks",
     "launcher.agent.probes",
+    "launcher.agent.stock",
     "launcher.agent.questions",
     "launcher.agent.figures",
     "launcher.agent.outbox",

@@ -1,0 +1,1 @@
+"""Code that goes along with a launch (launch.sync), to hosts that do not see it."""
