@@ -104,6 +104,11 @@ launch:
   setup: []                     # shell lines on every node before the ranks: ["source env/bin/activate"]
   python: auto
   transport: null               # a way of your own to reach hosts: docs/transports.md
+  sync:                         # code that goes along to nodes which do not see it
+    source: null                # a folder here, as .; ranks run in a copy of what git does not ignore
+    exclude: []                 # patterns of what stays here: ["data", "*.bin"]
+    limit_mib: 100              # more is refused
+    keep: false                 # leave the copies on the nodes
   workdir: .
 
 slurm:                          # what `distperf sbatch` asks for; null is left to the cluster

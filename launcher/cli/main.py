@@ -13,7 +13,7 @@ import typer
 from distperf import contract
 from distperf.errors import DistperfError
 from distperf.version import __version__
-from launcher.cli import check, ckpt, files, look, measure, run
+from launcher.cli import check, ckpt, files, look, measure, push, run
 from launcher.errors import LauncherError
 
 # typer brings a click of its own or stands on the installed one, by release; these are the classes of either.
@@ -30,6 +30,7 @@ app = typer.Typer(
 run.register(app)
 check.register(app)
 measure.register(app)
+push.register(app)
 look.register(app)
 files.register(app)
 ckpt.register(app)

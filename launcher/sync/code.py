@@ -15,13 +15,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class CodeFile:
-    """A file of the folder, or a symbolic link in it. `path` is relative; a name that is not UTF-8 has escapes."""
+    """A file of the folder, or a symbolic link in it. `path` is relative; a name that is not UTF-8 has escapes.
+
+    `origin`: where its bytes are on this machine.
+    """
 
     path: str
     mode: int
     size: int
     digest: str | None  # sha256 of its bytes; None: a link to `target`
     target: str = ""
+    origin: str = ""
 
     def wire(self) -> list[str | int | None]:
         """As the agent takes it (launcher.agent.stock)."""

@@ -47,11 +47,16 @@ def _file(source: str, path: str, info: os.stat_result) -> CodeFile:
     whole = os.path.join(source, path)
     if stat.S_ISLNK(info.st_mode):
         return CodeFile(path, 0, 0, None, os.readlink(whole))
-    found = hashlib.sha256()
-    with open(whole, "rb") as file:
+    return read_file(whole, path)
+
+
+def read_file(origin: str, path: str) -> CodeFile:
+    """A file as it is now, to be at `path` there. Raises OSError."""
+    info, found = os.stat(origin), hashlib.sha256()
+    with open(origin, "rb") as file:
         while piece := file.read(1 << 20):
             found.update(piece)
-    return CodeFile(path, stat.S_IMODE(info.st_mode), info.st_size, found.hexdigest())
+    return CodeFile(path, stat.S_IMODE(info.st_mode), info.st_size, found.hexdigest(), origin=origin)
 
 
 def _listed(source: str, below: str) -> Iterator[str]:

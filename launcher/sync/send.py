@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import secrets
 import zlib
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from typing import Any
 from launcher import protocol, words
 from launcher.errors import SyncFailed
 from launcher.sync.code import Code, CodeFile, Part, parcels
+
+FAST = 1  # zlib's level: a link is rarely slower than a better one
 
 Ask = Callable[[str, dict[str, Any]], protocol.Answer]
 
@@ -59,12 +60,12 @@ class Carrier:
 
     def _wire(self, host: str, file: CodeFile, part: Part) -> dict[str, Any]:
         try:
-            with open(os.path.join(self.code.source, file.path), "rb") as source:
+            with open(file.origin, "rb") as source:
                 source.seek(part.offset)
                 data = source.read(part.length)
         except OSError as error:
             raise SyncFailed(host, f"launch.sync: {file.path} is gone here: {error.strerror}") from None
         if len(data) < part.length:
             raise SyncFailed(host, f"launch.sync: {file.path} has become shorter while it was sent")
-        packed = base64.b64encode(zlib.compress(data)).decode("ascii")
+        packed = base64.b64encode(zlib.compress(data, FAST)).decode("ascii")
         return {"digest": part.digest, "offset": part.offset, "last": part.last, "data": packed}
