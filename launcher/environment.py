@@ -106,5 +106,5 @@ def table(pushed: Sequence[Pushed], versions: Mapping[str, Mapping[str, str | No
     lines = []
     for row, why in zip(rows, whys, strict=True):
         lines.append("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)).rstrip())
-        lines += [f"  {why}"] if why else []
+        lines += f"  {why}".split("\n") if why else []
     return lines
