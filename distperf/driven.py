@@ -31,6 +31,7 @@ from distperf.checkpoint.save import CheckpointWriter, Position
 from distperf.errors import DistperfError
 from distperf.measure.progress import StepResult
 from distperf.parallel.engine import Engine
+from distperf.requests import Asked
 from distperf.stop import StopRequest
 from distperf.trainer import Trainer
 
@@ -124,7 +125,7 @@ class Driven:
         """The update, where the last backward pass completed one; None where it did not. Tells distperf of it.
 
         The result is the same on every rank: the mean loss, the gradients' norm before clipping, the learning rate,
-        whether an overflow in fp16 has had the update skipped, and, after `stop_on_sigterm`, whether to stop.
+        whether an overflow in fp16 has had the update skipped, and in `asked.stop` whether to stop (`stop_on_sigterm`).
 
         Raises:
             DistperfError: loss or gradients are not finite, before any weight changes; on every rank.
@@ -133,7 +134,7 @@ class Driven:
         """
         if not self._passes.complete:
             return None
-        result = self._trainer.step(self.steps + 1, self._stop)
+        result = self._trainer.step(self.steps + 1, lambda: Asked(stop=self._stop()))
         self.steps += 1
         lines = {"loss": result.loss, "grad_norm": result.grad_norm, "lr": result.lr}
         contract.report(self.steps, **(lines if dist.get_rank() == 0 else {}))
@@ -142,7 +143,7 @@ class Driven:
         return result
 
     def stop_on_sigterm(self) -> None:
-        """From here on SIGTERM ends no rank at once: `step` says `stop` to all ranks after the same update."""
+        """From here on SIGTERM ends no rank at once: `step` says `asked.stop` to all ranks after the same update."""
         self._stop.listen()
 
     def save(self, folder: str | os.PathLike[str], keep: int = 0) -> Path:

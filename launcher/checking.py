@@ -27,12 +27,11 @@ from launcher.errors import (
 )
 from launcher.health import Folder, Place
 from launcher.hostfile import Host
-from launcher.launch import code_of, make_transport, needs
+from launcher.launch import carrier_of, make_transport, needs
 from launcher.nodes import Nodes, Unanswered
 from launcher.plan import NodeFacts, label
 from launcher.planning import Parsed, checkpoint_folder, plan, slots_known, with_folders, with_probed_slots
 from launcher.rehearsal import rehearse
-from launcher.sync.send import Carrier
 
 STATE_BYTES = 12  # of a checkpoint for each parameter: fp32 weight and Adam's two moments
 DIAL_LIMIT_S = 5.0
@@ -81,8 +80,7 @@ class Report:
 def check(parsed: Parsed) -> Report:
     """Ask everything. Raises RecipeError, UsageError and PlacementError for what no host is to blame for."""
     spec = plan(parsed).spec if slots_known(parsed) else None
-    code = code_of(parsed)
-    nodes = Nodes(make_transport(parsed), None if code is None else Carrier(code))
+    nodes = Nodes(make_transport(parsed), carrier_of(parsed))
     try:
         return _Checking(nodes, parsed, spec).run()
     finally:

@@ -9,7 +9,7 @@ from distperf.recipe.estimate import known_parameters
 from distperf.recipe.holdings import largest_state
 from launcher import forecast, pipeline, stall, words
 from launcher.checks import candidates
-from launcher.launch import code_of, make_transport, needs
+from launcher.launch import carrier_of, make_transport, needs
 from launcher.nodes import Nodes
 from launcher.plan import Attempt, Node, NodeFacts, label, orders
 from launcher.planning import Parsed, Planned, Request, parse, plan, slots_known, with_probed_slots
@@ -68,7 +68,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, wanted: Wanted = PLA
         ]
         empty = dict.fromkeys(("world_size", "mesh", "batch", "per_rank", "pipeline", "spares", *OPEN))
         return {"schema": SCHEMA, **empty, "warnings": list(outcome.warnings), "hosts": hosts, "ranks": None}
-    spec, found, code = outcome.spec, forecast.forecast(outcome), code_of(outcome.parsed)
+    spec, found, carrier = outcome.spec, forecast.forecast(outcome), carrier_of(outcome.parsed)
     known: dict[str, Any] = {} if found is None else forecast.as_json(found)
     state = None if spec is None else largest_state(spec)
     train = spec and spec.train
@@ -89,9 +89,7 @@ def as_json(outcome: Planned | Parsed, with_commands: bool, wanted: Wanted = PLA
         "reasons": spec.reasons if spec else {},
         "warnings": [*outcome.warnings, *(state.notes if state else ()), *forecast.warning(found)],
         "spares": outcome.spares,
-        "sync": None
-        if code is None
-        else {"source": code.source, "files": len(code.files), "bytes": code.size_bytes},
+        "sync": None if carrier is None else carrier.as_json(),
         "setup": list(outcome.parsed.recipe.launch.setup),
         "nodes": _nodes(outcome) if with_commands else None,
         "ranks": _ranks(outcome, with_commands),

@@ -49,7 +49,6 @@ from launcher.sinks.tracking import tracked
 from launcher.slurm import queue
 from launcher.slurm.allocation import fewer_cpus
 from launcher.state import Policy
-from launcher.sync.code import Code
 from launcher.sync.collect import collect
 from launcher.sync.send import Carrier
 from launcher.transport.base import Transport
@@ -77,8 +76,8 @@ def make_transport(parsed: Parsed) -> Transport:
     return SshTransport(options=parsed.ssh_options)
 
 
-def code_of(parsed: Parsed) -> Code | None:
-    """What goes along, if anything. Raises UsageError where that cannot be read, or is too much."""
+def carrier_of(parsed: Parsed) -> Carrier | None:
+    """What brings the code along, if any goes along. Raises UsageError where that cannot be read, or is too much."""
     sync = parsed.recipe.launch.sync
     if sync.source is None:
         return None
@@ -88,7 +87,7 @@ def code_of(parsed: Parsed) -> Code | None:
             f"{label(named)} has workdir= in the hostfile, but with launch.sync.source ranks run in a copy of "
             "that; take out one of the two"
         )
-    return collect(sync, parsed.run.run_id, parsed.run.path.parent)
+    return Carrier(collect(sync, parsed.run.run_id, parsed.run.path.parent))
 
 
 def launch(
@@ -109,8 +108,7 @@ def launch(
         return contract.EXIT_OK
     asked_for(parsed.recipe.report)
     planned = plan(parsed) if slots_known(parsed) else None  # a wrong recipe is told before any host is asked
-    code = code_of(parsed)
-    carrier = None if code is None else Carrier(code)
+    carrier = carrier_of(parsed)
     nodes = Nodes(make_transport(parsed), carrier)
     try:
         nodes.open_all(parsed.hosts)

@@ -15,11 +15,11 @@ from launcher.bench import kept
 from launcher.bench.findings import Finding, findings, measures
 from launcher.bench.outliers import Outlier, outliers
 from launcher.errors import MeasuringFailed
-from launcher.launch import make_transport, needs
+from launcher.launch import carrier_of, make_transport, needs
 from launcher.nodes import Nodes
 from launcher.nodeset import fold
 from launcher.plan import Placement, label, place
-from launcher.planning import Parsed, environment, slots_known, with_probed_slots
+from launcher.planning import Parsed, environment, slots_known, with_folders, with_probed_slots
 from launcher.prepare import prepare
 
 PARTS = ("matmul", "comm", "disk")
@@ -45,9 +45,10 @@ def bench(
 
     Raises TransportError, PreflightError, and MeasuringFailed with each host's fault.
     """
-    nodes = Nodes(make_transport(parsed))
+    nodes = Nodes(make_transport(parsed), carrier_of(parsed))
     try:
         nodes.open_all(parsed.hosts)
+        parsed = with_folders(parsed, nodes.folders)
         if not slots_known(parsed):
             parsed = with_probed_slots(parsed, nodes.facts)
         needed = replace(

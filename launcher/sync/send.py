@@ -43,6 +43,10 @@ class Carrier:
         """To all hosts."""
         return sum(self._sent.values())
 
+    def as_json(self) -> dict[str, Any]:
+        """What a plan says of it."""
+        return {"source": self.code.source, "files": len(self.code.files), "bytes": self.code.size_bytes}
+
     def told(self, hosts: int) -> str:
         """What went along, and how much of it was new."""
         sent = (
