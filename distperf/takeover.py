@@ -135,7 +135,9 @@ def _build(
         optimizer=spec,
         accumulation=accumulation,
         fill=fill,
-        offload=Offload(said.offload.optimizer, said.offload.optimizer_fraction, files),
+        offload=Offload(
+            said.offload.optimizer, said.offload.optimizer_fraction, files, params=said.offload.params
+        ),
     )
 
 

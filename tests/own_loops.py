@@ -57,6 +57,7 @@ class Found:
     stages: dict[tuple[int, int], Curve]  # by stage and accumulation, of ranks that are seeded apart
     short: list[Curve]  # by stage, of updates of two passes where the recipe says three
     offloaded: list[Curve]  # nowhere, in host memory, on a drive
+    all_offloaded: list[Curve]  # with weights and gradients, at stage 3: nowhere, on a drive
     rates: list[float]  # as a scheduler of torch's sets them
 
 

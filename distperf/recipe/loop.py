@@ -59,7 +59,7 @@ class LoopRecipe(Section):
         default_factory=ParallelSection, description="zero, dp_shard and dp_replicate only."
     )
     offload: OffloadSection = Field(
-        default_factory=OffloadSection, description="What of the optimizer's state rests elsewhere."
+        default_factory=OffloadSection, description="What of the state rests elsewhere."
     )
     activation_checkpoint: Annotated[str, choice("none", "selective", "full")] = Field(
         default="none", description="What layers keep between forward and backward pass."
@@ -74,6 +74,9 @@ def loop_faults(recipe: LoopRecipe) -> Iterator[Fault]:
                 f"parallel.{axis} is {size}; a loop of one's own is divided by dp_shard and dp_replicate only"
             )
             yield Fault(f"parallel.{axis}", text)
+    if recipe.offload.optimizer == "auto":
+        text = "offload.optimizer is auto, which a plan settles; a loop of one's own has none: take none, cpu or nvme"
+        yield Fault("offload.optimizer", text)
     train = recipe.train
     if (train.global_batch is None) != (train.micro_batch is None):
         missing = "micro_batch" if train.micro_batch is None else "global_batch"

@@ -37,13 +37,17 @@ def loops(folder: str) -> Found:
     return Found(
         {each: drive(taken_over(recipe(*each), apart)[0], 0, STEPS) for each in stages},
         [drive(taken_over(recipe(zero, 3))[0], 0, STEPS, passes=2) for zero in range(4)],
-        [offloaded(offload) for offload in ({}, {"optimizer": "cpu"}, {"optimizer": "nvme", "path": folder})],
+        [
+            offloaded(2, offload)
+            for offload in ({}, {"optimizer": "cpu"}, {"optimizer": "nvme", "path": folder})
+        ],
+        [offloaded(3, offload) for offload in ({}, {"optimizer": "nvme", "params": "nvme", "path": folder})],
         scheduled(),
     )
 
 
-def offloaded(offload: dict[str, str]) -> Curve:
-    engine, _ = taken_over(recipe(2, offload=offload))
+def offloaded(zero: int, offload: dict[str, str]) -> Curve:
+    engine, _ = taken_over(recipe(zero, offload=offload))
     curve = drive(engine, 0, STEPS)
     engine.close()
     return curve
@@ -90,8 +94,9 @@ def test_an_update_of_fewer_passes_is_their_mean_e09(driven):
 
 
 def test_offload_changes_no_bit(driven):
-    """Optimizer state in host memory or on a drive: the same losses."""
+    """Optimizer state in host memory or on a drive, and weights and gradients too: the same losses."""
     assert driven.offloaded[1] == driven.offloaded[2] == driven.offloaded[0]
+    assert driven.all_offloaded[1] == driven.all_offloaded[0]
 
 
 def test_a_scheduler_of_torchs_is_heard(driven):

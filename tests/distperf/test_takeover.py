@@ -64,7 +64,8 @@ def test_floating_point_inputs_come_in_the_working_dtype():
         ({"precision": "fp8"}, "precision is fp8; it takes"),
         ({"model": {}}, "unknown key model"),
         ({"train": {"steps": object()}}, "holds a value that no YAML file could"),
-        ({"parallel": {"zero": 3}, "offload": {"optimizer": "cpu"}}, "works with ZeRO 0 to 2"),
+        ({"offload": {"optimizer": "cpu", "params": "cpu"}}, "take zero: 3, or params: none"),
+        ({"offload": {"optimizer": "auto"}}, "offload.optimizer is auto, which a plan settles"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_does_not_fit(recipe, words):
