@@ -6,6 +6,8 @@ DistperfError                      exit code
     MeshError                      2   the parallel axes do not multiply to the world size
   ModelError                       1   a model that cannot be had, or not be trained as the recipe asks
   DataError                        1   text or token shards missing, too small, or damaged
+    DatasetFailed                  1   a dataset of the user's raised something; another attempt may do better
+    WorkerFailed                   1   a process that reads ahead was lost, or hangs; another attempt may do better
   OffloadError                     1   a tier cannot hold, write or give back optimizer state
   CheckpointError                  1   could not be written or read
     CheckpointMissing              1   none there, or not complete
@@ -46,6 +48,14 @@ class ModelError(DistperfError):
 
 class DataError(DistperfError):
     """Training data cannot be used."""
+
+
+class DatasetFailed(DataError):
+    """A dataset of the user's raised something, which its text shows with their own frames."""
+
+
+class WorkerFailed(DataError):
+    """A process that reads batches ahead was killed, ended, or owes a batch for too long."""
 
 
 class OffloadError(DistperfError):

@@ -20,7 +20,7 @@ from torch.utils.data import IterableDataset
 
 from distperf.data.samples import held_back, sample_at
 from distperf.data.store import Rows, SampleStore, Shuffled, Vocabulary, shifted
-from distperf.errors import DataError, DistperfError
+from distperf.errors import DataError, DatasetFailed, DistperfError
 from distperf.model.loss import IGNORE
 from distperf.own_code import kind_of, own_function, seed_of, seeded
 from distperf.recipe.runspec import DataSpec
@@ -208,7 +208,7 @@ class _Items:
 
 @contextmanager
 def told(where: str) -> Iterator[None]:
-    """The border to the user's code: whatever it raises becomes a DataError that shows where in their files it was."""
+    """The border to the user's code: whatever it raises becomes a DatasetFailed that shows their frames."""
     try:
         yield
     except DistperfError:
@@ -218,4 +218,4 @@ def told(where: str) -> Iterator[None]:
         while theirs is not None and theirs.tb_frame.f_code.co_filename == __file__:
             theirs = theirs.tb_next
         text = "".join(traceback.format_exception(type(error), error, theirs)).rstrip()
-        raise DataError(f"{where} failed:\n{text}") from error
+        raise DatasetFailed(f"{where} failed:\n{text}") from error

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from distperf.data.batch import Batch, Gather, Order
-from distperf.errors import DataError, DistperfError
+from distperf.errors import DataError, DatasetFailed, DistperfError, WorkerFailed
 
 PR_SET_PDEATHSIG = 1
 TICK_S = 0.5
@@ -53,17 +53,19 @@ class Worker:
     def wait(self, timeout_s: float) -> Any:
         """Until its next slot is full; returns the state that belongs to it.
 
-        Raises: DataError: it failed, was killed, or has owed the batch for `timeout_s`, its first one for FIRST_S.
+        Raises:
+            WorkerFailed: it was killed, or has owed the batch for `timeout_s`, its first one for FIRST_S.
+            DataError: it could not make the batch, and has said why.
         """
         waited_s, allowed_s = 0.0, max(timeout_s, FIRST_S) if self._is_new else timeout_s
         while not self._pipe.poll(TICK_S):
             waited_s += TICK_S
             if self._ended():
-                raise DataError(self._epitaph())
+                raise WorkerFailed(self._epitaph())
             if waited_s >= allowed_s:
                 os.kill(self.pid, signal.SIGUSR2)  # it writes its stack to the rank's log, if it still can
                 self._pipe.poll(TICK_S)
-                raise DataError(
+                raise WorkerFailed(
                     f"{self.name} (process {self.pid}) has owed a batch for {allowed_s:g} s; its stack stands above. "
                     "Look at what it reads from, or make data.worker_timeout_s longer"
                 )
@@ -71,9 +73,9 @@ class Worker:
             answer = json.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             _, self._code = os.waitpid(self.pid, 0)
-            raise DataError(self._epitaph()) from None
+            raise WorkerFailed(self._epitaph()) from None
         if "error" in answer:
-            raise DataError(f"{self.name}: {answer['error']}")
+            raise (DatasetFailed if answer["is_theirs"] else DataError)(f"{self.name}: {answer['error']}")
         self._is_new = False
         return answer["state"]
 
@@ -116,7 +118,7 @@ def serve(pipe: Connection, gather: Gather, slots: Sequence[Batch]) -> None:
             slots[order["slot"]][:] = batch
             answer = {"state": state}
         except DistperfError as error:
-            answer = {"error": str(error)}
+            answer = {"error": str(error), "is_theirs": isinstance(error, DatasetFailed)}
         pipe.send_bytes(json.dumps(answer).encode())
 
 

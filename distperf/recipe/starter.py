@@ -127,6 +127,9 @@ slurm:                          # what `distperf sbatch` asks for; null is left 
   requeue: true
   agents: srun                  # ssh: where there is no srun
 
+run:
+  share: owner                  # group: members of the folder's group may watch
+
 report:
   prometheus: null              # a port (on loopback) or host:port where Prometheus finds metrics
   tensorboard: false            # true: curves into the run's folder

@@ -19,7 +19,7 @@ from train_program import SYNTHETIC, data_spec
 
 from distperf.data.loader import Loader
 from distperf.data.opening import open_samples
-from distperf.errors import DataError
+from distperf.errors import DataError, DatasetFailed, WorkerFailed
 from distperf.recipe.runspec import DataSpec, TrainSpec
 
 pytestmark = pytest.mark.slow
@@ -83,7 +83,9 @@ def test_a_killed_worker_is_told(children: set[int]):
         loader.batch(1, 0)
         (first, _) = sorted({child.pid for child in psutil.Process().children()} - children)
         os.kill(first, signal.SIGKILL)
-        with pytest.raises(DataError, match=rf"data worker 1 of 2 \(process {first}\) was killed by SIGKILL"):
+        with pytest.raises(
+            WorkerFailed, match=rf"data worker 1 of 2 \(process {first}\) was killed by SIGKILL"
+        ):
             read_on(loader, 1, 20)
 
 
@@ -93,26 +95,30 @@ def test_a_stopped_worker_is_told(children: set[int]):
         loader.batch(1, 0)
         (worker,) = {child.pid for child in psutil.Process().children()} - children
         os.kill(worker, signal.SIGSTOP)
-        with pytest.raises(DataError, match=r"data worker 1 of 1 .* has owed a batch for 0.5 s"):
+        with pytest.raises(WorkerFailed, match=r"data worker 1 of 1 .* has owed a batch for 0.5 s"):
             read_on(loader, 1, 20)
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "kind", "said"),
     [
-        ("raises", r"data worker \d of 2: data.factory own_data:bad, sample 7 failed"),
-        ("hangs", "has owed a batch"),
+        ("raises", DatasetFailed, r"data worker \d of 2: data.factory own_data:bad, sample 7 failed"),
+        ("short", DataError, r"data worker \d of 2: data.factory own_data:bad, sample 7: a list, \(2,\)"),
+        ("hangs", WorkerFailed, "has owed a batch"),
     ],
 )
-def test_faults_of_a_dataset_come_through(children: set[int], capfd: pytest.CaptureFixture[str], fault, said):
+def test_faults_of_a_dataset_come_through(
+    children: set[int], capfd: pytest.CaptureFixture[str], fault, kind, said
+):
     """An exception with the user's frames; a hang with the worker's stack in the rank's output."""
     data = data_spec(factory="own_data:bad", args={"fault": fault}, seq_len=4)
     with closing(make(2, data, steps=30, worker_timeout_s=1.0)) as loader, pytest.raises(DataError) as caught:
         read_on(loader, 0, 40)
     assert re.search(said, str(caught.value))
+    assert caught.type is kind
     if fault == "raises":
         assert 'return row["missing"]' in str(caught.value)
-    else:
+    elif fault == "hangs":
         assert "in __getitem__" in capfd.readouterr().err
 
 
