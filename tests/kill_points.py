@@ -34,6 +34,7 @@ ROWS = 6
 CALLS = {
     "open",
     "write",
+    "pwrite",
     "flush",
     "fsync",
     "close",

@@ -1,4 +1,4 @@
-"""Files in blocks, each with a hash: hashed while they are written, checked while they are read. No torch.
+"""Files in blocks, each with a hash: hashed while they are written (checkpoint.writing), checked while read. No torch.
 
 With a hash a block, whoever needs a part of a file can check exactly what it reads: the blocks that the part touches,
 so at most two blocks more than the part. A hash a file would have every rank read whole files; a hash a tensor, whole
@@ -53,54 +53,6 @@ def open_seen(path: Path, flags: int) -> int:
             if error.errno not in NOT_YET or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-
-
-class HashingWriter:
-    """A new file, hashed as it is written. Raises OSError."""
-
-    def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
-        self.size = 0
-        self._block_bytes = block_bytes
-        self._blocks: list[str] = []
-        self._hash = xxhash.xxh3_128()
-        fd = open_seen(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        self._file = os.fdopen(fd, "wb", buffering=1 << 20)  # what is larger passes the buffer by
-
-    def __enter__(self) -> HashingWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
-        try:
-            self._file.close()
-        except OSError:
-            if kind is None:
-                raise
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Append; hashes and writes while the bytes are in the processor's cache."""
-        view = memoryview(data).cast("B")
-        at = 0
-        while at < len(view):
-            part = view[at:][: self._block_bytes - self.size % self._block_bytes]
-            self._hash.update(part)
-            self._file.write(part)
-            at += len(part)
-            self.size += len(part)
-            if self.size % self._block_bytes == 0:
-                self._end_block()
-        return len(view)
-
-    def finish(self) -> FileSum:
-        """Force the file to disk."""
-        if self.size % self._block_bytes:
-            self._end_block()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return FileSum(self.size, tuple(self._blocks))
-
-    def _end_block(self) -> None:
-        self._blocks.append(self._hash.hexdigest())
-        self._hash.reset()
 
 
 class CheckedReader:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distperf.checkpoint.blocks import FileSum, HashingWriter, hash_of
+from distperf.checkpoint.blocks import FileSum, hash_of
+from distperf.checkpoint.writing import HashingWriter
 from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 
 MANIFEST = "manifest.json"

@@ -28,8 +28,9 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.serialization import skip_data
 
-from distperf.checkpoint.blocks import FileSum, HashingWriter
+from distperf.checkpoint.blocks import FileSum
 from distperf.checkpoint.index import INDEX, Index, StoredPiece, StoredTensor, as_json, write_index
+from distperf.checkpoint.writing import HashingWriter
 from distperf.parallel.pieces import OwnedTensor
 
 METADATA = ".metadata"

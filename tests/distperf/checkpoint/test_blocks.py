@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distperf.checkpoint.blocks import CheckedReader, FileSum, HashingWriter, hash_of, read_checked
+from distperf.checkpoint.blocks import CheckedReader, FileSum, hash_of, read_checked
+from distperf.checkpoint.writing import HashingWriter
 from distperf.errors import CheckpointCorrupt
 
 BLOCK = 16
@@ -77,6 +82,37 @@ def test_what_is_not_there_cannot_be_read(path):
     sums = write(path, [bytes(50)])
     with CheckedReader(path, sums, BLOCK) as reader, pytest.raises(CheckpointCorrupt, match="has no byte 50"):
         reader.read_into(48, memoryview(bytearray(4)))
+
+
+@pytest.mark.parametrize("folder", ["/dev/shm", None])
+@pytest.mark.parametrize("block", [4096, 1000])
+def test_a_long_file_is_what_was_written(tmp_path, folder, block):
+    """Past the page cache and through it, by threads: blocks come to their places, whatever is under way."""
+    with tempfile.TemporaryDirectory(dir=folder or tmp_path) as made:
+        path, whole = Path(made) / "file", os.urandom(100_000)
+        with HashingWriter(path, block) as file:
+            for at in range(0, len(whole), 7_777):
+                file.write(whole[at:][:7_777])
+            sums = file.finish()
+        assert path.read_bytes() == whole
+        assert read_checked(path, sums, block) == whole
+
+
+def test_a_failed_write_is_told(tmp_path):
+    """Of a thread's writes too: the file may not be longer than the limit."""
+    code = (
+        "import resource, sys; from pathlib import Path; from distperf.checkpoint.writing import HashingWriter\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (3 * 4096, 3 * 4096))\n"
+        "with HashingWriter(Path(sys.argv[1]), 4096) as file:\n"
+        "    try:\n"
+        "        file.write(bytes(20 * 4096)); file.finish()\n"
+        "    except OSError as error: print(error.strerror)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "file"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "File too large\n"
 
 
 def test_a_file_is_never_overwritten(path):

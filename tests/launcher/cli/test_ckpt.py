@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from distperf.checkpoint.blocks import BLOCK_BYTES, HASH, HashingWriter
+from distperf.checkpoint.blocks import BLOCK_BYTES, HASH
 from distperf.checkpoint.index import StoredPiece, StoredTensor, write_index
 from distperf.checkpoint.manifest import MANIFEST_SCHEMA, Manifest, step_name, write_manifest
+from distperf.checkpoint.writing import HashingWriter
 
 SHARD = "__0_0.distcp"
 
