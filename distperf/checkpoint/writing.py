@@ -3,8 +3,8 @@
     fill and hash    block k      the caller
     write            k-1, k-2     threads
 
-Through the page cache the bytes would be copied there first and forced to disk last, which takes twice the time, and they
-would drive out of memory what training reads.
+Through the page cache the bytes would be copied there first and forced to disk last, which takes twice the time, and
+they would drive out of memory what training reads.
 """
 
 from __future__ import annotations
