@@ -66,8 +66,8 @@ class Worker:
                 os.kill(self.pid, signal.SIGUSR2)  # it writes its stack to the rank's log, if it still can
                 self._pipe.poll(TICK_S)
                 raise WorkerFailed(
-                    f"{self.name} (process {self.pid}) has owed a batch for {allowed_s:g} s; its stack stands above. "
-                    "Look at what it reads from, or make data.worker_timeout_s longer"
+                    f"{self.name} (process {self.pid}) has owed a batch for {allowed_s:g} s; its stack stands above, "
+                    "unless it is stopped. Look at what it reads from, or make data.worker_timeout_s longer"
                 )
         try:
             answer = json.loads(self._pipe.recv_bytes())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from train_program import data_spec, make_spec, train
 
+from distperf.checkpoint.manifest import list_checkpoints
 from distperf.data.manifest import SCHEMA, Manifest, content_hash, write_manifest
 from distperf.data.mixture import spread
 from distperf.data.samples import sample_at
@@ -56,12 +57,14 @@ def part(tmp: Path, name: str, world: int, batch: int, steps: int, **changes) ->
 
 def consumed(spec: RunSpec) -> list[set[int]]:
     """The samples of each step, over ranks."""
+    return [{first // SEQ_LEN for first in step} for step in numbers_of(spec)]
+
+
+def numbers_of(spec: RunSpec) -> list[set[int]]:
+    """The first ids of the samples of each step, over ranks."""
     files = [path.read_text().splitlines() for path in Path(spec.model.args["folder"]).iterdir()]
     assert len(files) == spec.world_size
-    steps = [
-        [int(word) // SEQ_LEN for line in lines for word in line.split()]
-        for lines in zip(*files, strict=True)
-    ]
+    steps = [[int(word) for line in lines for word in line.split()] for lines in zip(*files, strict=True)]
     assert all(len(samples) == len(set(samples)) for samples in steps)
     return [set(samples) for samples in steps]
 
@@ -110,3 +113,23 @@ def test_other_samples_begin_at_their_first_and_it_is_said(tmp_path):
     ranks = train(second, resume=first.checkpoint.dir)
     assert "its data, data.seq_len or train.seed are not those of this run" in ranks.output
     assert consumed(second) == [{sample_at(place, WINDOWS, 2) for place in range(12)}]
+
+
+@pytest.mark.parametrize(("function", "workers", "state"), [("kept", 1, {"next": 24}), ("numbers", 0, None)])
+def test_an_iterable_dataset_goes_on_over_two_and_three_ranks(tmp_path, function, workers, state):
+    """From the state that the checkpoint keeps, or, where there is none, by reading again, which is said."""
+    data = data_spec(
+        factory=f"own_data:{function}",
+        args={"count": 50, "length": SEQ_LEN},
+        seq_len=SEQ_LEN,
+        workers=workers,
+    )
+    first = part(tmp_path, "first", world=2, batch=8, steps=3, data=data)
+    second = part(tmp_path, "second", world=3, batch=9, steps=5, data=data)
+    train(first)
+    (saved,) = list_checkpoints(first.checkpoint.dir)
+    assert saved.manifest.data_state == (state and {"epoch": 0, "taken": 24, "dataset": state})
+    ranks = train(second, resume=first.checkpoint.dir)
+    assert ("are read again and passed over" in ranks.output) == (state is None)
+    assert numbers_of(first) == [set(range(start, start + 8)) for start in (0, 8, 16)]
+    assert numbers_of(second) == [set(range(start, start + 9)) for start in (24, 33)]
