@@ -30,7 +30,7 @@ from distperf.optim.groups import Treatment
 from distperf.parallel.buckets import ParameterInfo
 from distperf.parallel.collectives import Peers, sum_in_place
 from distperf.parallel.fsdp import Policy, give_memory, shard_part
-from distperf.parallel.materialize import Fill, block_values, parameter_infos
+from distperf.parallel.materialize import FILL_BLOCK, Fill, block_values, parameter_infos
 from distperf.parallel.pieces import OwnedTensor
 from distperf.parallel.rows import Rows
 from distperf.parallel.scratch import Scratch
@@ -91,12 +91,20 @@ class ShardedEngine:
 
     @torch.no_grad()
     def fill(self, fill: Fill) -> None:
-        """Set the weights. Each rank makes its own rows; nothing is sent."""
+        """Set the weights. Each rank makes its own rows, some elements at a time; nothing is sent."""
+        by_group: dict[int, list[Rows]] = {}
+        for rows in self._rows + self._twins:
+            by_group.setdefault(self._shards.group(rows), []).append(rows)
+        for group in self._shards.filling(sorted(by_group)):
+            for rows in by_group[group]:
+                weights = rows.weights.view(-1)
+                for at in range(0, weights.numel(), FILL_BLOCK):
+                    part, start = weights[at : at + FILL_BLOCK], rows.start + at
+                    part.copy_(block_values(fill, rows.info, start, start + part.numel()))
         for rows, states in self._views():
             for state in states:
-                start = rows.start + state.span.start
-                state.master.copy_(block_values(fill, rows.info, start, start + state.span.numel))
-        self._spread()
+                if not state.is_working:
+                    state.master.copy_(rows.weights.view(-1)[state.span.part])
         self._settle()
 
     def backward(self, loss: Tensor, last: bool) -> None:

@@ -32,6 +32,10 @@ class Shards(Protocol):
         """Rows of a group are there together; groups are updated in order."""
         ...
 
+    def filling(self, groups: Sequence[int]) -> Iterator[int]:
+        """Each group, whose weights are there, to be set, until the next is asked for."""
+        ...
+
     def expect(self, *, last: bool) -> None:
         """A backward pass begins, the last of a step or not."""
         ...
@@ -79,6 +83,10 @@ class InMemory:
     def group(self, rows: Rows) -> int:
         """All at once."""
         return 0
+
+    def filling(self, groups: Sequence[int]) -> Iterator[int]:
+        """All are there."""
+        yield from groups
 
     def expect(self, *, last: bool) -> None:
         """Nothing to do."""

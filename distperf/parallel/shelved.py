@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from distperf.errors import OffloadError
+from distperf.measure.memory import give_back_freed_memory
 from distperf.offload.keeping import open_shelf
 from distperf.offload.shelf import Shelf
 from distperf.offload.spans import FP32, following, padded
@@ -61,6 +62,7 @@ def open_shelves(part: nn.Module, files: Sequence[Path]) -> OnDrives:
     Raises:
         OffloadError: a drive is too small or cannot be written; on every rank.
     """
+    give_back_freed_memory()  # layers come and go
     groups = groups_of(part)
     lengths = [region_bytes(group) for group in groups]
     weights = open_shelf(files, "weights", lengths)
@@ -157,6 +159,15 @@ class OnDrives:
         """As `Shards.group`."""
         slot = self._slots.get(id(rows.parameter))
         return OUTSIDE if slot is None else slot.group
+
+    def filling(self, groups: Sequence[int]) -> Iterator[int]:
+        """As `Shards.filling`: one is filled while the last are written."""
+        for at in groups:
+            if at != OUTSIDE:
+                self._weights.blank(at)
+            yield at
+            if at != OUTSIDE:
+                self._weights.store(at)
 
     def expect(self, *, last: bool) -> None:
         """As `Shards.expect`."""

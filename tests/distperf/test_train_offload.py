@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from train_program import TINY, Ranks, make_spec, train
+from train_program import TINY, Ranks, data_spec, make_spec, train
 
-from distperf.recipe.runspec import CheckpointSpec, DataSpec, EvalSpec, OffloadSpec, RunSpec
+from distperf.recipe.runspec import CheckpointSpec, EvalSpec, OffloadSpec, RunSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -24,7 +24,7 @@ def spec_of(text: Path, folder: Path, offload: OffloadSpec, steps: int = STEPS) 
         accumulation=2,
         steps=steps,
         model=dataclasses.replace(TINY, layers=3, vocab=257, dropout=0.2),
-        data=DataSpec((str(text),), (), False, "byte", "text", 16, "predict", 0.11, ()),
+        data=data_spec(text=(str(text),), validation_share=0.11, boundary="predict"),
         evaluation=EvalSpec(1, 12, 3),
         precision="bf16",
         activation_checkpoint="selective",
