@@ -29,6 +29,7 @@ class Built:
     evaluator: Evaluator | None
     workload: Workload
     origin: Origin
+    device: torch.device
 
 
 def build_run(orders: Orders, ranks: Ranks, device: torch.device, store: Store) -> Built:
@@ -47,4 +48,4 @@ def build_run(orders: Orders, ranks: Ranks, device: torch.device, store: Store) 
     if spec.evaluation.every_steps and samples.validation is not None:
         evaluator = build_evaluator(spec, blueprint, trainer, samples.validation, mesh, device)
     origin = orders.origin(data_origin(samples.training, spec.data.seq_len, spec.train.seed))
-    return Built(trainer, evaluator, workload, origin)
+    return Built(trainer, evaluator, workload, origin, device)

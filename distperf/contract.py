@@ -8,6 +8,7 @@ progress shall be watched, records on the report pipe: one JSON object a line, w
     memory      {parameters_bytes, gradients_bytes, optimizer_bytes, ...}
     phase       {phase: "build"|"data"|"train"|"checkpoint"|"eval"}
     event       {event: "checkpoint"|"resume"|..., ...}   something for the journal
+    trace       {id, path}                           a profiler's trace lies there, for the agent to hand on
     error       {type, message, traceback, frame}    the exception that ends this rank
     done        {}                                   all steps are done; an exit with code 0 is meant
 """

@@ -1,7 +1,8 @@
 """What the agent asks of a rank while it trains, read from a FIFO beside its file of stacks (launcher.agent.stacks).
 
-A line is a request: `?` (which collectives do you wait in), `save` (a checkpoint after the next step). A thread reads
-them, since a rank that hangs in native code has let go of the interpreter and can still answer the first.
+A line is a request: `?` (which collectives do you wait in), `save` (a checkpoint after the next step), `profile ID
+STEPS RANKS` (a trace, once so many ranks have been asked). A thread reads them, since a rank that hangs in native code
+has let go of the interpreter and can still answer the first.
 """
 
 from __future__ import annotations
@@ -18,13 +19,31 @@ MAX_REQUESTS_BYTES = 4096
 
 @dataclass(frozen=True)
 class Asked:
-    """How many ranks have been asked to end, and to save, since the step before; on one rank, 0 or 1."""
+    """How many ranks have been asked to end, to save, and wait to make a trace; on one rank, 0 or 1."""
 
     stop: int = 0
     save: int = 0
+    profile: int = 0
 
 
 NOTHING = Asked()
+
+
+@dataclass(frozen=True)
+class ProfileWanted:
+    """A trace of so many steps, on so many ranks."""
+
+    id: str
+    steps: int
+    ranks: int
+
+    @classmethod
+    def parse(cls, line: str) -> ProfileWanted | None:
+        """From `profile ID STEPS RANKS`."""
+        word, *rest = line.split()
+        if word != "profile" or len(rest) != 3 or not all(text.isdecimal() for text in rest[1:]):
+            return None
+        return cls(rest[0], max(1, int(rest[1])), int(rest[2]))
 
 
 class Requests:
@@ -32,17 +51,25 @@ class Requests:
 
     def __init__(self) -> None:
         self._save = threading.Event()
+        self._profile: ProfileWanted | None = None
 
     def put(self, line: str) -> None:
         """A request; one of another version is passed over."""
         if line == "save":
             self._save.set()
+        elif (wanted := ProfileWanted.parse(line)) is not None:
+            self._profile = wanted
 
     def take_save(self) -> bool:
         """Whether a checkpoint was asked for since the last call."""
         asked = self._save.is_set()
         self._save.clear()
         return asked
+
+    def take_profile(self) -> ProfileWanted | None:
+        """The newest trace that was asked for since the last call."""
+        wanted, self._profile = self._profile, None
+        return wanted
 
 
 def listen() -> Requests:

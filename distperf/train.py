@@ -15,6 +15,7 @@ from distperf.evaluation import Evaluator
 from distperf.failure import report_failure
 from distperf.introduction import introduction
 from distperf.measure import stopwatch
+from distperf.measure.profiler import StepProfiler
 from distperf.measure.progress import Evaluated, Progress
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.runspec import RunSpec
@@ -63,13 +64,17 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int, requests: 
     save on any rank has all of them save after the same step.
     """
     stop, trainer = StopRequest(), built.trainer
+    profiler = StepProfiler(requests, reporter(), built.device)
     checkpoints = Checkpoints(spec.checkpoint, built.origin, progress)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
     stop.listen()
     for step in range(done + 1, spec.train.steps + 1):
         began = time.perf_counter()
-        result = trainer.step(step, lambda: Asked(stop() or checkpoints.must_stop(), requests.take_save()))
+        result = trainer.step(
+            step,
+            lambda: Asked(stop() or checkpoints.must_stop(), requests.take_save(), profiler.waits()),
+        )
         step_s = time.perf_counter() - began
         evaluated = None
         if built.evaluator is not None and (
@@ -77,6 +82,7 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int, requests: 
         ):
             evaluated = evaluate(step, built.evaluator, progress)
         progress.step(step, result, step_s, evaluated)
+        profiler.after_step(result.asked.profile)
         if step == done + 2:  # gradients and optimizer state of a step have all been there once
             progress.memory(trainer.engine.memory())
         asked = result.asked.stop or result.asked.save

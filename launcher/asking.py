@@ -11,7 +11,7 @@ from launcher.state import RunState
 BUSY = "busy"
 
 
-def ask_controller(state: RunState, do: str) -> dict[str, Any]:
+def ask_controller(state: RunState, do: str, **args: Any) -> dict[str, Any]:
     """Its answer; {BUSY: True} from one that has the request and has not answered in time.
 
     Raises UsageError with a sentence for the user: it cannot be asked from here, or will not do it.
@@ -20,7 +20,7 @@ def ask_controller(state: RunState, do: str) -> dict[str, Any]:
     if not path:
         raise UsageError("this run's controller cannot be asked: it has no control socket")
     try:
-        answer = control.ask(path, do)
+        answer = control.ask(path, do, **args)
     except (FileNotFoundError, ConnectionRefusedError):
         where = state.controller["host"]
         raise UsageError(

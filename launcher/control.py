@@ -1,8 +1,8 @@
 """The control socket: how another process of the same user asks a controller for something.
 
 One connection, one JSON line each way: {"do": "stop"}, or "kill", "stacks" (of all ranks, into the journal), "save" (a
-checkpoint now), or "ping" -> {"pid": ..., "state": ...}, or {"refused": why} where the run is not in a state for it, or
-{"error": ...}.
+checkpoint now), "profile" (with ranks and steps; the answer has the id of the traces), or "ping" -> {"pid": ...,
+"state": ...}, or {"refused": why} where the run cannot do it now, or {"error": ...}.
 
 The socket lies in /tmp and not in $XDG_RUNTIME_DIR, which is emptied when its user logs out: a detached run outlives
 that. What keeps others away is the folder (0700, owned by us, no symlink), the socket's mode, and the kernel's word on
@@ -19,15 +19,15 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launcher.state import RunState
 
-DOINGS = ("stop", "kill", "stacks", "save", "ping")
+DOINGS = ("stop", "kill", "stacks", "save", "profile", "ping")
 ASK_LIMIT_S = 10.0
 ANSWER_LIMIT_S = 2.0
 MAX_LINE_BYTES = 4096
@@ -39,6 +39,7 @@ class Request:
 
     do: str
     answer: Callable[[dict[str, Any]], None]
+    args: dict[str, Any] = field(default_factory=dict)
 
 
 def socket_folder(uid: int) -> Path:
@@ -128,11 +129,12 @@ def _take(connection: socket.socket, deliver: Callable[[Request], None]) -> None
             except OSError:  # the asker has not waited
                 pass
 
-    do = _read(connection).get("do")  # first, so that a refusal does not meet a peer that is still sending
+    args = _read(connection)  # first, so that a refusal does not meet a peer that is still sending
+    do = args.get("do")
     if not may_ask(_peer_uid(connection), os.geteuid()):
         answer({"error": "this run belongs to another user"})
     elif do in DOINGS:
-        deliver(Request(do, answer))
+        deliver(Request(do, answer, args))
     else:
         answer({"error": f"a request is a JSON line with do: {', '.join(DOINGS)}"})
 
@@ -160,7 +162,7 @@ def _peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
 
 
-def ask(path: str, do: str) -> dict[str, Any]:
+def ask(path: str, do: str, **args: Any) -> dict[str, Any]:
     """Ask the controller behind a socket; its answer, {} when it ended meanwhile.
 
     Raises FileNotFoundError or ConnectionRefusedError where nobody listens, PermissionError where we may not ask, and
@@ -170,7 +172,7 @@ def ask(path: str, do: str) -> dict[str, Any]:
         connection.settimeout(ASK_LIMIT_S)
         connection.connect(path)
         try:
-            connection.sendall(json.dumps({"do": do}).encode() + b"\n")
+            connection.sendall(json.dumps({"do": do, **args}).encode() + b"\n")
             answer = _read(connection)
         except (BrokenPipeError, ConnectionResetError):
             return {}
@@ -179,12 +181,25 @@ def ask(path: str, do: str) -> dict[str, Any]:
     return answer
 
 
-def refusal(do: str, state: RunState) -> str | None:
+NO_ARGS: Mapping[str, Any] = {}
+_THINGS = {"save": "checkpoint", "profile": "trace"}
+
+
+def refusal(do: str, state: RunState, args: Mapping[str, Any] = NO_ARGS) -> str | None:
     """Why a run in this state cannot do what is asked, if so. Pure."""
-    if do != "save":
+    if do not in ("save", "profile"):
         return None
     if state.policy.script:
-        return "the run is a script of yours, which saves when it likes"
+        return f"the run is a script of yours, which cannot be asked for a {_THINGS[do]}"
     if state.state != "running":
         return f"the run is {state.state}; only ranks that run can be asked"
+    if do == "profile" and not _are_ranks(args.get("ranks"), len(state.ranks)):
+        return f"a trace wants ranks, a list of numbers below {len(state.ranks)}"
+    if do == "profile" and not isinstance(args.get("steps"), int):
+        return "a trace wants steps, a number"
     return None
+
+
+def _are_ranks(value: Any, count: int) -> bool:
+    whole = isinstance(value, list) and all(isinstance(rank, int) and 0 <= rank < count for rank in value)
+    return whole and bool(value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distperf.errors import RecipeError
-from launcher import actions, attempts, control, events, protocol, signals, supervise
+from launcher import actions, attempts, control, events, protocol, signals, supervise, tracefiles
 from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
 from launcher.figurefiles import FigureFiles
 from launcher.hostfile import Host
@@ -77,6 +77,7 @@ class Controller:
         self._journal = Journal(order.run.events)
         self._metrics = Metrics(order.run)
         self._figures = FigureFiles(order.run)
+        self._traced = 0
         self._logs: LogFiles | None = None
         self._steps = Steps()
         self._wrote = False  # a rank has written something since the last tick
@@ -161,6 +162,8 @@ class Controller:
         self._happened(events.Heard(self._now(), host))
         if isinstance(message, protocol.Figures):
             self._figures.take(host, message)
+        if isinstance(message, protocol.Trace):
+            self._keep_trace(message)
         if isinstance(message, protocol.Remark):
             self._note(actions.Note(f"{host}: {message.text}"))
         for event in self._events_of(host, message):
@@ -187,17 +190,39 @@ class Controller:
 
         A "save" is asked of one rank: the others hear of it in the next step.
         """
-        if (why := control.refusal(request.do, self.state)) is not None:
+        if (why := control.refusal(request.do, self.state, request.args)) is not None:
             request.answer({"refused": why})
             return
         attempt = self.state.attempt
         if request.do == "stacks":
             self._nodes.tell_all(protocol.TakeStacks(attempt))
+        elif request.do == "profile":
+            request.answer({"id": self._ask_for_traces(request.args)})
+            return
         elif request.do == "save":
             self._nodes.tell(self.state.ranks[0].host, protocol.AskRanks(attempt, [0], "save"))
         for _ in range({"stop": 1, "kill": 2}.get(request.do, 0)):
             self._happened(events.Interrupted(self._now(), "SIGINT"))
         request.answer({"pid": os.getpid(), "state": self.state.state})
+
+    def _ask_for_traces(self, args: dict[str, Any]) -> str:
+        """Tell the chosen ranks; they begin together once all have heard of it. Returns the traces' id."""
+        ranks = args["ranks"]
+        self._traced += 1
+        number = f"{self.state.attempt}t{self._traced}"
+        by_host: dict[str, list[int]] = {}
+        for rank in ranks:
+            by_host.setdefault(self.state.ranks[rank].host, []).append(rank)
+        for host, there in by_host.items():
+            request = f"profile {number} {args['steps']} {len(ranks)}"
+            self._nodes.tell(host, protocol.AskRanks(self.state.attempt, there, request))
+        return number
+
+    def _keep_trace(self, piece: protocol.Trace) -> None:
+        try:
+            tracefiles.keep(self._order.run, piece)
+        except OSError as error:  # a run does not end for want of a trace
+            self._note(actions.Note(f"the trace of rank {piece.rank} cannot be kept: {error.strerror}"))
 
     def _take_reopened(self, host: str, reopened: Reopened) -> None:
         if reopened.error is not None:

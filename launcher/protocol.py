@@ -190,6 +190,16 @@ class Figures(NamedTuple):
     node: Dict[str, Any]
 
 
+class Trace(NamedTuple):
+    """A piece of a rank's trace, in order; data: base64; last: with it the trace is whole."""
+
+    attempt: int
+    rank: int
+    id: str
+    data: str
+    last: bool
+
+
 class StacksTaken(NamedTuple):
     """rank -> {state, wait, stack, note, collectives}: see launcher.agent.stacks."""
 
@@ -234,13 +244,13 @@ class Idle(NamedTuple):
 
 _KINDS = (
     Configure, Ask, Start, Stop, TakeStacks, AskRanks, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, Figures, StacksTaken, Signalled, Remark, Relayed, Attached,
-    Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Figures, Trace, StacksTaken, Signalled, Remark, Relayed,
+    Attached, Idle,
 )  # fmt: skip
 Message = Union[
     Configure, Ask, Start, Stop, TakeStacks, AskRanks, Ping, Relay, Attach, Bye,
-    Hello, Answer, Started, Exited, Record, Heartbeat, Figures, StacksTaken, Signalled, Remark, Relayed, Attached,
-    Idle,
+    Hello, Answer, Started, Exited, Record, Heartbeat, Figures, Trace, StacksTaken, Signalled, Remark, Relayed,
+    Attached, Idle,
 ]  # fmt: skip
 _CLASSES: Dict[str, Type[Any]] = {cls.__name__: cls for cls in _KINDS}
 

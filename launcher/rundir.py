@@ -111,6 +111,10 @@ class RunDir:
         """Where checkpoints go unless the recipe names another folder."""
         return self.path / "checkpoints"
 
+    def trace(self, number: str, rank: int) -> Path:
+        """A rank's trace, of those that were asked for together."""
+        return self.path / "profiles" / number / f"rank-{rank:05d}.json.gz"
+
     def logs(self, attempt: int) -> Path:
         """Folder of one attempt's rank logs."""
         return self.path / "logs" / f"attempt-{attempt}"

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Protocol
 
 import torch
+from torch.autograd.profiler import record_function
 
 OTHER = "other"  # of a step, what lies in no part
 MAX_LAPS = 16  # of a device, that wait to be read
@@ -93,6 +94,9 @@ class _Part:
         self._name = name
 
     def __enter__(self) -> None:
+        if _traced is not None:
+            _traced.append(record_function(f"distperf.{self._name}"))
+            _traced[-1].__enter__()  # type: ignore[no-untyped-call]  # torch's
         if _laps is not None:
             _inside.append(self._name)
             _laps.turn(self._name)
@@ -103,10 +107,13 @@ class _Part:
         if _laps is not None:
             _inside.pop()
             _laps.turn(_inside[-1])
+        if _traced:
+            _traced.pop().__exit__(kind, error, where)
 
 
 _laps: Laps | None = None  # of this process, which is one rank
 _inside: list[str] = []  # parts that have begun, the innermost last
+_traced: list[record_function] | None = None  # the same, while a profiler runs
 
 DATA, FORWARD, BACKWARD = _Part("data"), _Part("forward"), _Part("backward")
 COMMUNICATION, OPTIMIZER, CHECKPOINT = _Part("communication"), _Part("optimizer"), _Part("checkpoint")
@@ -123,6 +130,12 @@ def running(device: torch.device) -> Iterator[None]:
         yield
     finally:
         _laps = None
+
+
+def trace(on: bool) -> None:
+    """Whether parts that begin from here on stand in the profiler's trace. Between steps, where no part is open."""
+    global _traced
+    _traced = [] if on else None
 
 
 def lap() -> dict[str, float]:

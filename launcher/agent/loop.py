@@ -15,6 +15,7 @@ from launcher.agent.ranks import Rank, Ranks, why_not_started
 from launcher.agent.setup import Setup
 from launcher.agent.spool import Spool
 from launcher.agent.stacks import Looks
+from launcher.agent.traces import pieces
 from launcher.agent.warm import WarmStart
 
 LOG_LOOK_S = 0.025  # how often files are looked at for new bytes while ranks run
@@ -192,12 +193,23 @@ class Agent:
                         self._steps[str(number)] = record["step"]
                         self._figures.times.add(number, record.get("parts"))
                     continue
+                if record["kind"] == "trace":
+                    self._hand_on(number, record)
+                    continue
                 rank.told_error = rank.told_error or record["kind"] == "error"
                 self.say(protocol.Record(self._ranks.attempt, number, record))
             if rank.silent and fd in self._selector.get_map():  # a closed pipe is readable for ever
                 self._selector.unregister(fd)
 
         return read
+
+    def _hand_on(self, number: int, record: Dict[str, Any]) -> None:
+        """A trace that a rank has written into our folder."""
+        try:
+            for piece in pieces(self._need_spool().folder, record):
+                self.say(protocol.Trace(self._ranks.attempt, number, *piece))
+        except OSError as error:
+            self.say(protocol.Remark("the trace of rank %d cannot be read: %s" % (number, error)))
 
     # What happens to ranks.
 

@@ -1,4 +1,4 @@
-"""status, ps, logs, attach, save, stop, report: look at runs, and end one."""
+"""status, ps, logs, attach, save, profile, stop, report: look at runs, and end one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OnInterrupt(str, enum.Enum):
 
 def register(app: typer.Typer) -> None:
     """Add this group's commands."""
-    for command in (status, ps, logs, attach, save, stop, report):
+    for command in (status, ps, logs, attach, save, profile, stop, report):
         app.command()(command)
 
 
@@ -147,6 +147,22 @@ def save(run: str | None = Run, run_dir: Path = RunDir) -> None:
     from launcher.save import save_run
 
     print(save_run(find_run(run, run_dir)), file=sys.stderr)
+
+
+def profile(
+    run: str | None = Run,
+    steps: int = typer.Option(3, "--steps", min=1, max=50, metavar="N", help="Steps to trace."),
+    rank: str | None = typer.Option(
+        None, "--rank", metavar="SET", help="Of these ranks: 0,4-7. Default: the first eight."
+    ),
+    run_dir: Path = RunDir,
+) -> None:
+    """Trace a few steps of a running run, on several ranks at once, and say who computes, waits and idles."""
+    from launcher.profile import profile_run
+    from launcher.rundir import find_run
+
+    for line in profile_run(find_run(run, run_dir), steps, rank):
+        print(line, file=sys.stderr)
 
 
 def stop(

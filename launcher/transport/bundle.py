@@ -39,6 +39,7 @@ _MODULES = (
     "launcher.agent.stock",
     "launcher.agent.questions",
     "launcher.agent.figures",
+    "launcher.agent.traces",
     "launcher.agent.outbox",
     "launcher.agent.link",
     "launcher.agent.setup",

@@ -11,7 +11,7 @@ from train_program import make_spec, training
 
 from distperf.checkpoint.manifest import list_checkpoints
 from distperf.recipe.runspec import CheckpointSpec
-from distperf.requests import listen
+from distperf.requests import ProfileWanted, listen
 from launcher.agent.stacks import ask
 
 
@@ -33,11 +33,15 @@ def test_requests_are_taken_once(tmp_path, monkeypatch):
     assert not requests.take_save()
     assert ask(str(stacks), "from the future")
     assert ask(str(stacks), "save")
+    assert ask(str(stacks), "profile 1t1 3 8")
+    assert ask(str(stacks), "profile nonsense")
     assert ask(str(stacks), "?")
     assert soon((tmp_path / "rank.stacks.collectives").exists)
     assert isinstance(json.loads((tmp_path / "rank.stacks.collectives").read_text()), list)
     assert requests.take_save()
     assert not requests.take_save()
+    assert requests.take_profile() == ProfileWanted("1t1", 3, 8)
+    assert requests.take_profile() is None
 
 
 def test_nobody_to_ask(tmp_path, monkeypatch):

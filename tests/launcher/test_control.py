@@ -164,4 +164,7 @@ def test_what_a_run_refuses():
     assert "is restarting" in control.refusal("save", replace(STATE, state="restarting"))
     script = replace(STATE, policy=replace(STATE.policy, script=True))
     assert "a script of yours" in control.refusal("save", script)
+    assert control.refusal("profile", STATE, {"ranks": [0], "steps": 3}) is None
+    for odd in ({}, {"ranks": [1], "steps": 3}, {"ranks": "0", "steps": 3}, {"ranks": [0], "steps": "3"}):
+        assert "a trace wants" in control.refusal("profile", STATE, odd)
     assert control.refusal("stop", replace(script, state="stalled")) is None
