@@ -146,6 +146,7 @@ def candidates_json(found: Sequence[Candidate]) -> list[dict[str, Any]]:
             "parallel": {"zero": c.spec.parallel.zero, **c.spec.parallel.mesh.sizes()},
             "micro_batch": c.spec.train.micro_batch,
             "activation_checkpoint": c.spec.activation_checkpoint,
+            "offload": c.spec.offload.optimizer,
             "total_bytes": c.memory.total_bytes,
             "fits": c.fits,
             "step_s": c.time and c.time.step_s,
@@ -158,7 +159,7 @@ def candidates_json(found: Sequence[Candidate]) -> list[dict[str, Any]]:
 def candidates_table(found: Sequence[Candidate]) -> list[str]:
     """The candidates for people."""
     rows: list[tuple[str, ...]] = [
-        ("", "zero", "tp", "pp", "dp", "micro", "checkpoint", "memory", "step", "")
+        ("", "zero", "tp", "pp", "dp", "micro", "checkpoint", "offload", "memory", "step", "")
     ]
     for number, c in enumerate(found, start=1):
         parallel = c.spec.parallel
@@ -166,7 +167,7 @@ def candidates_table(found: Sequence[Candidate]) -> list[str]:
         sizes = (parallel.zero, parallel.tp, parallel.pp, parallel.mesh.data_parallel_size)
         fits = "" if c.fits is not False else "does not fit: "
         rows.append((f"{number}", *map(str, sizes), str(c.spec.train.micro_batch), c.spec.activation_checkpoint,
-                     words.size(c.memory.total_bytes), step, fits + c.reason))  # fmt: skip
+                     c.spec.offload.optimizer, words.size(c.memory.total_bytes), step, fits + c.reason))  # fmt: skip
     return words.table(rows)
 
 

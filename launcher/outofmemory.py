@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any
 
 from distperf.recipe.planner.hardware import Hardware
@@ -45,14 +46,16 @@ def _ways_out(found: list[Remedy], plan: dict[str, Any]) -> list[str]:
     now = plan["per_rank"]["total_bytes"]
     lines = ["  ways out, the cheapest first:"]
     for remedy in found:
-        slower = (
-            f"steps take about {remedy.slower:.2f} times as long"
-            if remedy.slower > 1.005
-            else "at the same speed"
-        )
+        slower = _slower(remedy.slower)
         fits = ", and would still not fit by the plan" if remedy.fits is False else ""
         lines.append(
             f"    --set {remedy.key}={remedy.value}  {words.size(remedy.total_bytes)} instead of {words.size(now)}, "
             f"{slower}{fits}"
         )
     return lines
+
+
+def _slower(times: float) -> str:
+    if times == inf:
+        return "steps take longer, by how much is not known"
+    return f"steps take about {times:.2f} times as long" if times > 1.005 else "at the same speed"

@@ -15,7 +15,7 @@ from distperf.contract import BENCH_ENV, RUN_ID_ENV, reporter
 from distperf.errors import DistperfError
 from distperf.process_group import Ranks, join, leave
 
-MEET_LIMIT = timedelta(minutes=3)  # a slow link's largest message is the longest that anybody waits
+MEET_LIMIT = timedelta(minutes=5)  # a slow link's largest message is the longest that anybody waits
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from launcher.prepare import prepare
 
 PARTS = ("matmul", "comm", "disk")
 MODULE = "distperf.bench.run"
-SILENCE_S = 180.0  # the longest that one measurement may take
+SILENCE_S = 300.0  # the longest that one measurement may take
 FACTS = (*kept.HARDWARE, "memory_bytes")
 
 

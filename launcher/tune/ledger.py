@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from distperf.recipe.runspec import from_json
 from launcher.errors import RunFolderError, UsageError
@@ -50,16 +51,18 @@ class Ledger:
         """The winner."""
         return self.folder / "best.yaml"
 
-    def resumed(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials with the outcomes that are known. Raises UsageError where the folder is about something else."""
+    def resumed(self, trials: Sequence[Trial], count: int) -> list[Trial]:
+        """The trials that the folder knows, with their outcomes, and others up to `count`. What is chosen may have
+        changed meanwhile, with what is known of the hosts; what was begun with stays.
+
+        Raises UsageError where the folder is about something else.
+        """
         path = self.folder / "tune.json"
         try:
             value = json.loads(path.read_text())
-            known = {json.dumps(one["keys"]): one["outcome"] for one in value["trials"] if one["outcome"]}
-            subject = value["subject"]
-            outcomes = {key: from_json(Outcome, json.dumps(found)) for key, found in known.items()}
+            subject, known = value["subject"], [_trial(one) for one in value["trials"]]
         except FileNotFoundError:
-            return list(trials)
+            return list(trials[:count])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} cannot be read ({error}): name another folder with --dir") from None
         if subject != self.subject:
@@ -67,7 +70,9 @@ class Ledger:
                 f"{path} is about another recipe, other hosts or another number of steps: name another folder with "
                 "--dir, or remove this one"
             )
-        return [Trial(t.keys, t.planned_bytes, t.planned_s, outcomes.get(json.dumps(t.keys))) for t in trials]
+        tried = [trial.keys for trial in known]
+        fresh = [trial for trial in trials if trial.keys not in tried]
+        return [*known, *fresh[: max(0, count - len(known))]]
 
     def write(self, trials: Sequence[Trial]) -> None:
         """Whole or not at all. Raises RunFolderError."""
@@ -77,3 +82,9 @@ class Ledger:
             raise RunFolderError(f"cannot make {self.runs}: {error.strerror}") from None
         value = {"schema": SCHEMA, "subject": self.subject, "trials": [asdict(trial) for trial in trials]}
         write_atomic(self.folder / "tune.json", json.dumps(value, indent=1) + "\n")
+
+
+def _trial(value: dict[str, Any]) -> Trial:
+    outcome = value["outcome"] and from_json(Outcome, json.dumps(value["outcome"]))
+    keys = {str(key): str(text) for key, text in value["keys"].items()}
+    return Trial(keys, value["planned_bytes"], value["planned_s"], outcome, value["as_is"])

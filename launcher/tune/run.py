@@ -34,6 +34,7 @@ from launcher.tune import trials
 from launcher.tune.ledger import Ledger
 from launcher.tune.screen import TrialScreen
 from launcher.tune.trials import FAILED, NO_ROOM, OF_TRIALS, REFUSED, Outcome, Trial
+from launcher.tune.winner import recipe_of
 
 INTERRUPTED = (contract.EXIT_INTERRUPTED, contract.EXIT_TERMINATED, contract.EXIT_PREEMPTED)
 
@@ -77,7 +78,7 @@ def tune(request: Request, count: int, steps: int, folder: Path, say: Callable[[
         )
     hosts = [f"{label(node.host)} {len(node.ranks)}" for node in planned.placement.nodes]
     ledger = Ledger.of(folder, dump_recipe(parsed.recipe), hosts, steps)
-    todo = ledger.resumed(trials.chosen(planned.spec, found, count))
+    todo = ledger.resumed(trials.chosen(planned.spec, found, count), count)
     ledger.write(todo)
     code = contract.EXIT_OK
     with Bar() as bar:
@@ -158,19 +159,17 @@ def _winner(request: Request, parsed: Parsed, tuned: Tuned) -> str:
     best, base = tuned.best, request.recipe
     assert base is not None
     assert best is not None
-    keys = dict(text.split("=", 1) for text in request.sets)
-    if (
-        parsed.recipe.launch.transport is not None
-    ):  # whose path begins at the recipe's folder, which is another now
-        keys["launch.transport"] = json.dumps(os.path.abspath(base.parent / parsed.recipe.launch.transport))
-    done = [trial for trial in tuned.trials if trial.outcome is not None]
-    as_it_was = tuned.trials[0].outcome
-    remark = (
-        f"The fastest of {words.plural(len(done), 'trial')} by `distperf tune`, {time.strftime('%Y-%m-%d')}:"
-    )
     assert best.outcome is not None
-    remark += f"\n{said(best.outcome)}"
-    if as_it_was is not None and best is not tuned.trials[0]:
-        remark += f"\n(the recipe as it was: {said(as_it_was)})"
-    where = json.dumps(os.path.relpath(base, tuned.ledger.folder))
-    return trials.recipe_of({**keys, **best.keys}, where, remark)
+    done = [trial for trial in tuned.trials if trial.outcome is not None]
+    day = time.strftime("%Y-%m-%d")
+    remark = [
+        f"The fastest of {words.plural(len(done), 'trial')} by `distperf tune`, {day}:",
+        said(best.outcome),
+    ]
+    remark += [
+        f"(the recipe as it was: {said(t.outcome)})" for t in done if t.as_is and t.outcome and t != best
+    ]
+    sets = [*request.sets, *(f"{key}={value}" for key, value in best.keys.items())]
+    if (transport := parsed.recipe.launch.transport) is not None:  # its path begins at the recipe's folder
+        sets.append(f"launch.transport={json.dumps(os.path.abspath(base.parent / transport))}")
+    return recipe_of(sets, os.path.relpath(base, tuned.ledger.folder), "\n".join(remark))

@@ -12,7 +12,7 @@ from distperf.recipe.runspec import RunSpec
 
 WARM_STEPS = 2  # at the start of a trial: buffers are made, connections opened
 OK, NO_ROOM, REFUSED, FAILED = "ok", "out of memory", "refused", "failed"
-UNSAID = ("auto", "none", "1f1b")
+UNSAID = ("auto", "none", "null", "1.0", "1f1b")
 
 # What a trial has of its own, whatever the recipe says: a few steps that leave nothing, told to nobody.
 OF_TRIALS = {
@@ -50,6 +50,7 @@ class Trial:
     planned_bytes: int
     planned_s: float | None
     outcome: Outcome | None = None
+    as_is: bool = False  # the recipe as it was
 
     @property
     def name(self) -> str:
@@ -61,13 +62,14 @@ class Trial:
 def chosen(spec: RunSpec, candidates: Sequence[Candidate], count: int) -> list[Trial]:
     """The recipe as it stands, then the best others; none that does not fit by the plan. `count` in all."""
     own = _keys(spec, spec)
-    trials = [_trial(spec, c) for c in candidates if c.fits is not False]
-    return sorted(trials, key=lambda trial: trial.keys != own)[:count]
+    trials = [_trial(spec, c, own) for c in candidates if c.fits is not False]
+    return sorted(trials, key=lambda trial: not trial.as_is)[:count]
 
 
-def _trial(spec: RunSpec, candidate: Candidate) -> Trial:
+def _trial(spec: RunSpec, candidate: Candidate, own: dict[str, str]) -> Trial:
+    keys = _keys(spec, candidate.spec)
     step_s = None if candidate.time is None else candidate.time.step_s
-    return Trial(_keys(spec, candidate.spec), candidate.memory.total_bytes, step_s)
+    return Trial(keys, candidate.memory.total_bytes, step_s, as_is=keys == own)
 
 
 def _keys(spec: RunSpec, other: RunSpec) -> dict[str, str]:
@@ -81,13 +83,21 @@ def _keys(spec: RunSpec, other: RunSpec) -> dict[str, str]:
         "train.micro_batch": other.train.micro_batch,
         "activation_checkpoint": other.activation_checkpoint,
     }
-    if other.offload.optimizer != "none" or spec.offload.optimizer != "none":
-        keys["offload.optimizer"] = other.offload.optimizer
+    keys |= _tier(spec, other)
     if parallel.pp != spec.parallel.pp:
         keys["parallel.pp_layers"] = "auto"
     if parallel.pp == 1 < spec.parallel.pp:
         keys["parallel.pp_schedule"] = "1f1b"  # what it is where there is no pipeline
     return {key: str(value) for key, value in keys.items()}
+
+
+def _tier(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
+    """Keys of `offload`, where there are any; those that are about another tier are taken out."""
+    tier = other.offload.optimizer
+    if tier == "none" and not spec.offload.path and spec.offload.optimizer == "none":
+        return {}
+    keys = {"offload.optimizer": tier, "offload.optimizer_fraction": other.offload.optimizer_fraction}
+    return keys if tier == "nvme" else {**keys, "offload.path": "null"}
 
 
 def of_metrics(lines: Iterable[Mapping[str, Any]], run: str) -> Outcome:
@@ -109,26 +119,3 @@ def best(trials: Iterable[Trial]) -> Trial | None:
     """The fastest of those that went well."""
     good = [trial for trial in trials if trial.outcome is not None and trial.outcome.verdict == OK]
     return min(good, key=lambda trial: (trial.outcome and trial.outcome.step_s) or 0.0, default=None)
-
-
-def recipe_of(keys: Mapping[str, str], base: str, remark: str) -> str:
-    """A recipe that extends the one at `base` by these keys, as YAML. Values are YAML already."""
-    tree: dict[str, Any] = {}
-    for key, value in keys.items():
-        *sections, last = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    lines = [f"# {line}" for line in remark.splitlines()]
-    return "\n".join([*lines, f"extends: {base}", *_yaml(tree, "")]) + "\n"
-
-
-def _yaml(tree: Mapping[str, Any], indent: str) -> list[str]:
-    lines = []
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            lines += [f"{indent}{key}:", *_yaml(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{key}: {value}")
-    return lines

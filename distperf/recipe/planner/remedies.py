@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from distperf.recipe.planner.candidates import Candidate, alternatives, evaluate
 from distperf.recipe.planner.hardware import Hardware
 from distperf.recipe.planner.steptime import RECOMPUTED
+from distperf.recipe.planner.tiers import tiers_of
 from distperf.recipe.runspec import RunSpec
 
 # A change that frees less than this part of a rank's memory is no way out.
@@ -16,7 +18,7 @@ WORTHWHILE = 0.03
 
 @dataclass(frozen=True)
 class Remedy:
-    """A change of one key: `slower` is how many times as long a step takes, by the estimate."""
+    """A change of one key: `slower` is how many times as long a step takes, by the estimate; inf: nobody knows."""
 
     key: str
     value: str
@@ -45,7 +47,7 @@ def remedies(spec: RunSpec, hardware: Hardware, ranks_per_host: int, count: int 
 
 def _changes(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> Iterator[tuple[str, str, Candidate]]:
     """Alternatives that differ from the run in one key alone."""
-    for other in alternatives(spec, ranks_per_host, spec.train.micro_batch):
+    for other in alternatives(spec, ranks_per_host, spec.train.micro_batch, tiers_of(spec, hardware)):
         differs = [key for key, mine, theirs in _keys(spec, other) if mine != theirs]
         found = evaluate(other, hardware, ranks_per_host) if len(differs) == 1 else None
         if found is not None:
@@ -60,14 +62,19 @@ def _keys(spec: RunSpec, other: RunSpec) -> list[tuple[str, str, str]]:
         "parallel.zero": (spec.parallel.zero, other.parallel.zero),
         "parallel.tp": (spec.parallel.tp, other.parallel.tp),
         "parallel.pp": (spec.parallel.pp, other.parallel.pp),
+        "offload.optimizer": (spec.offload.optimizer, other.offload.optimizer),
     }
     return [(key, str(mine), str(theirs)) for key, (mine, theirs) in pairs.items()]
 
 
 def _slower(now: Candidate, other: Candidate) -> float:
-    """By the estimated times; where they are not known, by arithmetic, and a little for more and smaller passes."""
+    """By the estimated times; where they are not known, by arithmetic, and a little for more and smaller passes. What
+    another tier costs is known by times alone.
+    """
     if now.time is not None and other.time is not None:
         return other.time.step_s / now.time.step_s
+    if other.spec.offload != now.spec.offload:
+        return inf
     mine, theirs = (RECOMPUTED[c.spec.activation_checkpoint] for c in (now, other))
     passes = other.spec.train.accumulation / now.spec.train.accumulation
     return (3 + theirs) / (3 + mine) * (1.02 if passes > 1 else 1.0)

@@ -14,11 +14,14 @@ def ledger(folder, recipe="recipe", hosts=("a 2",), steps=8):
     return Ledger.of(folder / "tune", recipe, hosts, steps)
 
 
-def test_outcomes_are_found_again(tmp_path):
-    """By the keys of a trial, among other trials and in another order."""
+def test_what_was_begun_with_stays(tmp_path):
+    """With its outcomes and in its order, whatever would be chosen today; more are added when more are wanted."""
     ledger(tmp_path).write([OPEN, DONE])
-    fresh = [Trial(DONE.keys, 10, 1.5), OPEN, Trial({"train.micro_batch": "8"}, 30, None)]
-    assert [trial.outcome for trial in ledger(tmp_path).resumed(fresh)] == [DONE.outcome, None, None]
+    new = Trial({"train.micro_batch": "8"}, 30, None)
+    fresh = [new, Trial(DONE.keys, 11, 1.0)]
+    assert ledger(tmp_path).resumed(fresh, 2) == [OPEN, DONE]
+    assert ledger(tmp_path).resumed(fresh, 3) == [OPEN, DONE, new]
+    assert ledger(tmp_path / "other").resumed(fresh, 1) == [new]
 
 
 @pytest.mark.parametrize("other", [{"recipe": "another"}, {"hosts": ("a 4",)}, {"steps": 9}])
@@ -26,7 +29,7 @@ def test_trials_of_something_else(tmp_path, other):
     """Numbers that cannot be compared are not mixed: the folder is named, and what to do."""
     ledger(tmp_path).write([DONE])
     with pytest.raises(UsageError, match="--dir"):
-        ledger(tmp_path, **other).resumed([DONE])
+        ledger(tmp_path, **other).resumed([DONE], 1)
 
 
 def test_a_damaged_ledger(tmp_path):
@@ -34,4 +37,4 @@ def test_a_damaged_ledger(tmp_path):
     ledger(tmp_path).write([DONE])
     (tmp_path / "tune" / "tune.json").write_text("{")
     with pytest.raises(UsageError, match=r"tune\.json cannot be read"):
-        ledger(tmp_path).resumed([DONE])
+        ledger(tmp_path).resumed([DONE], 1)

@@ -1,11 +1,10 @@
 import pytest
-import yaml
 
 from distperf.recipe.load import load_recipe
 from distperf.recipe.planner.candidates import ranked
 from distperf.recipe.planner.hardware import CPU, GIB, Hardware
 from distperf.recipe.resolve import resolve
-from launcher.tune.trials import OF_TRIALS, Outcome, Trial, best, chosen, of_metrics, recipe_of
+from launcher.tune.trials import OF_TRIALS, Outcome, Trial, best, chosen, of_metrics
 
 RECIPE = """
 model: {family: llama, layers: 4, hidden: 256, heads: 4, kv_heads: 2, ffn: 704, vocab: 1000}
@@ -41,8 +40,21 @@ def test_the_recipe_itself_comes_first_and_every_trial_can_be_launched(spec_of):
     assert len({trial.name for trial in trials}) == len(trials) == 12
     found = [spec_of(*(f"{key}={value}" for key, value in trial.keys.items())) for trial in trials]
     assert found[0] == spec
+    assert [trial.as_is for trial in trials] == [True] + [False] * 11
     assert set(map(way, found)) <= {way(candidate.spec) for candidate in candidates}
     assert {one.parallel.pp for one in found} == {1, 2}
+
+
+@pytest.mark.parametrize("tier", ["auto", "nvme"])
+def test_trials_with_a_drive_and_without(spec_of, tier):
+    """What is about drives alone is taken out where a trial uses none."""
+    flat = "parallel={pp: 1, pp_schedule: 1f1b, pp_layers: auto, zero: 1}"
+    own = (flat, f"offload.optimizer={tier}", "offload.path=/d")
+    spec = spec_of(*own)
+    trials = chosen(spec, ranked(spec, Hardware(CPU, 8 * GIB, "a test"), 2), 200)
+    found = [spec_of(*own, *(f"{key}={value}" for key, value in trial.keys.items())) for trial in trials]
+    assert {one.offload.optimizer for one in found} == {"none", "nvme"}
+    assert {one.offload.path for one in found} == {(), ("/d",)}
 
 
 def test_what_does_not_fit_by_the_plan_is_not_tried(spec_of):
@@ -75,14 +87,3 @@ def test_the_fastest_of_those_that_went_well():
     )]  # fmt: skip
     assert best(trials) == trials[2]
     assert best(trials[:1]) is None
-
-
-def test_a_winner_as_a_recipe():
-    """It extends the one that was tuned; nested keys, flags of the command line and the remark are in it."""
-    text = recipe_of(
-        {"train.micro_batch": "4", "optimizer.lr": "3e-4", "precision": "bf16"}, '"../r.yaml"', "one\ntwo"
-    )
-    assert text.startswith("# one\n# two\n")
-    assert yaml.safe_load(text) == {
-        "extends": "../r.yaml", "train": {"micro_batch": 4}, "optimizer": {"lr": "3e-4"}, "precision": "bf16",
-    }  # fmt: skip

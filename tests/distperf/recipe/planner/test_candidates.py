@@ -124,3 +124,19 @@ def test_ways_out_are_single_changes_that_help(spec_of):
     assert all(remedy.total_bytes < now.memory.total_bytes for remedy in found)
     fitting = [remedy.slower for remedy in found if remedy.fits]
     assert fitting == sorted(fitting)
+
+
+def test_offload_among_the_candidates(spec_of):
+    """To the host's memory on devices; to drives where the recipe names some and knows their rate. What is faster
+    without it comes without it.
+    """
+    spec = spec_of("llama-70b", 8, "offload.optimizer=none")
+    found = ranked(spec, H100, 8)
+    assert {c.spec.offload.optimizer for c in found} == {"none", "cpu"}
+    fitting = [c for c in found if c.fits]
+    assert fitting
+    assert all(c.spec.offload.optimizer == "cpu" or c.spec.parallel.zero == 3 for c in fitting)
+    drives = spec_of("llama-70b", 8, "offload={optimizer: nvme, path: /d}")
+    timed = ranked(drives, dataclasses.replace(H100, drive_rate=3e9), 8)
+    assert {c.spec.offload.optimizer for c in timed} == {"none", "cpu", "nvme"}
+    assert ranked(spec_of("llama-1b", 8), H100, 8)[0].spec.offload.optimizer == "none"

@@ -80,3 +80,22 @@ def test_a_schedule_that_splits_the_backward_pass_is_never_given_recomputation(r
     """Smaller micro-batches are all that is left."""
     spec, _ = resolved(1, "parallel.pp=2", "parallel.pp_schedule=zbv")
     assert spec.activation_checkpoint == "none"
+
+
+def test_offload_is_the_last_resort(resolved):
+    """With a drive named and nothing else that fits; then checkpoints are not written beside training any more."""
+    open_ = ("offload.optimizer=auto", "offload.path=/d", "checkpoint={every_steps: 1}")
+    assert resolved(64, *open_)[0].offload.optimizer == "none"
+    spec, total = resolved(3.0, *open_)
+    assert total <= 3.0
+    assert spec.offload.optimizer == "nvme"
+    assert spec.reasons["offload.optimizer"].startswith("nvme: ")
+    assert not spec.checkpoint.asynchronous
+    assert "drives" in spec.reasons["checkpoint.async"]
+
+
+def test_without_a_drive_there_is_nothing_to_offload_to(resolved):
+    """On CPUs host memory is the ranks' own."""
+    spec, _ = resolved(1, "offload.optimizer=auto")
+    assert spec.offload.optimizer == "none"
+    assert "do not fit" in spec.reasons["offload.optimizer"]
