@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-WHILE_S = 0.4
+WHILE_S = 0.25
 LEAST, MOST = 3, 30
 
 

@@ -11,8 +11,9 @@ from distperf.recipe.planner.rates import HOSTS, Measure
 
 LINK = "link"
 EMPTY_BYTES = 8  # of the message by which a link's latency is measured
-# What each rank does by itself, by which hosts are compared.
+# What each rank does by itself, told as a rate: hosts are compared by all but the last.
 OF_A_HOST = ("matmul", "layer", "copy", "update", "read", "write", "offload")
+RATES = (*OF_A_HOST, "loss")
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Finding:
 
 
 def findings(told: Mapping[int, Sequence[Mapping[str, Any]]], host_of: Sequence[str]) -> list[Finding]:
-    """Of the events of all ranks. host_of: by rank."""
-    return [
+    """Of the events of all ranks; of what a rank measured more than once, the best. host_of: by rank."""
+    every = [
         Finding(
             host_of[rank],
             rank,
@@ -47,6 +48,12 @@ def findings(told: Mapping[int, Sequence[Mapping[str, Any]]], host_of: Sequence[
         if event["event"] == "bench"
         for one in event["found"]
     ]
+    best: dict[tuple[Any, ...], Finding] = {}
+    for one in every:
+        thing = (one.rank, one.what, one.where, one.amount, one.peer)
+        better = max if one.what in RATES else min
+        best[thing] = better(best.get(thing, one), one, key=lambda each: each.value)
+    return list(best.values())
 
 
 def measures(found: Iterable[Finding]) -> tuple[Measure, ...]:
@@ -56,7 +63,7 @@ def measures(found: Iterable[Finding]) -> tuple[Measure, ...]:
         by_thing.setdefault((one.what, one.where), {}).setdefault(one.amount, []).append(one.value)
     made = []
     for (what, where), values in sorted(by_thing.items()):
-        slowest = min if what in (*OF_A_HOST, "loss") else max
+        slowest = min if what in RATES else max
         everywhere = max(map(len, values.values()))
         sizes = sorted(size for size, all_ in values.items() if len(all_) == everywhere)
         made.append(Measure(what, where, tuple((size, slowest(values[size])) for size in sizes)))

@@ -69,7 +69,10 @@ def table(folder: Path, steps: int) -> list[str]:
     worlds = sorted({world for world, _ in ROWS})
     for turn in range(2):
         rates.append(
-            {world: distperf(folder, "bench", "--recipe", "r.yaml", "--nproc", world, "--path", "drive") for world in worlds}
+            {
+                world: distperf(folder, "bench", "--recipe", "r.yaml", "--nproc", world, "--path", "drive")
+                for world in worlds
+            }
         )
         plans.append(
             [distperf(folder, "plan", "r.yaml", *flags(world, keys))["step_s"] for world, keys in ROWS]
