@@ -87,7 +87,8 @@ def _known_data(
             if isinstance(entry.node, MapNode):
                 data[key] = _known_data(entry.node, inner, (*path, key), known, problems)
             else:
-                data[key] = {} if is_null(entry.node) else to_data(entry.node)
+                unsaid: dict[str, Any] | None = None if field.default is None else {}  # need not be there
+                data[key] = unsaid if is_null(entry.node) else to_data(entry.node)
         elif (item := listed_section(field)) and isinstance(entry.node, ListNode):
             data[key] = tuple(
                 _known_data(node, item, (*path, key), known, problems)

@@ -133,6 +133,8 @@ run:
 report:
   prometheus: null              # a port (on loopback) or host:port where Prometheus finds metrics
   tensorboard: false            # true: curves into the run's folder
+  wandb: null                   # {project: NAME}, and entity, mode
+  mlflow: null                  # {experiment: NAME}, and uri
   command: null                 # a shell line run when the run stalls, fails, restarts or ends
   webhook: null                 # a URL that the same is posted to, as JSON
 """

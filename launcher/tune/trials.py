@@ -25,6 +25,8 @@ OF_TRIALS = {
     "optimizer.schedule.decay_steps": "auto",
     "report.prometheus": "null",
     "report.tensorboard": "false",
+    "report.wandb": "null",
+    "report.mlflow": "null",
     "report.command": "null",
     "report.webhook": "null",
 }

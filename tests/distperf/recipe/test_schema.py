@@ -143,7 +143,7 @@ def test_the_starter_loads_and_shows_every_key_with_its_default(tmp_path: Path):
         if not f"{key}.".startswith(tuple(f"{other}." for other in alternatives)):
             value = shown
             for step in key.split("."):
-                if isinstance(value, list):  # of sections, shown in a comment
+                if value is None or isinstance(value, list):  # sections, shown in a comment
                     break
                 assert step in value, key
                 value = value[step]
