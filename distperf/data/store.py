@@ -161,8 +161,8 @@ class SyntheticStore(Shuffled):
 
 
 def shifted(ids: NDArray[np.int64]) -> Rows:
-    """Of S + 1 ids the first S, and the ones that follow each: two views of one row."""
-    return np.lib.stride_tricks.sliding_window_view(ids, len(ids) - 1)
+    """Of S + 1 ids the first S, and the ones that follow each."""
+    return np.stack((ids[:-1], ids[1:]))
 
 
 def data_origin(store: SampleStore, seq_len: int, seed: int) -> DataOrigin:
