@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import torch
 import torch.distributed as dist
-from own_loops import by_hand, drive, model, optimizer, taken_over
+from own_loops import batch, by_hand, drive, loss_of, model, optimizer, taken_over
 
 import distperf
 from distperf.errors import DistperfError, RecipeError
@@ -39,6 +42,23 @@ def test_a_recompute_changes_no_number():
     """activation_checkpoint: full."""
     engine, _ = taken_over({"activation_checkpoint": "full"})
     assert drive(engine, 0, 3).losses == pytest.approx(by_hand(3, 1, 1, clip=None).losses, rel=1e-6)
+
+
+def test_sigterm_is_an_answer_of_the_next_update():
+    """And ends nobody: the loop saves, and leaves."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    engine, _ = taken_over({})
+    try:
+        engine.stop_on_sigterm()
+        told = []
+        for _ in range(2):
+            engine.backward(loss_of(engine(batch(0, 0, 0)[0]), batch(0, 0, 0)[1]))
+            told.append(engine.step().asked.stop)
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+    assert told == [0, 1]
 
 
 def test_floating_point_inputs_come_in_the_working_dtype():
