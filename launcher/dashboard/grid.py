@@ -202,13 +202,13 @@ def about(seen: Seen, number: int, look: Look) -> Line:
 
 
 def _node(seen: Seen, number: int, look: Look) -> list[Line]:
-    """What the node of that rank does, and its device, where that is known."""
+    """What the node of that rank does, its device where that is known, and what goes in and out."""
     if not 0 <= number < len(seen.state.ranks):
         return []
     rank = seen.state.ranks[number]
-    found = parts.node(seen.figures.nodes.get(rank.host, {}))
-    device = parts.device_of(seen, rank)
-    text = f"its node: {found}" + (f"   its device: {device}" if device else "")
+    figures, device = seen.figures.nodes.get(rank.host, {}), parts.device_of(seen, rank)
+    found = "   ".join(filter(None, (parts.node(figures), device, parts.traffic(figures))))
+    text = f"there: {found}"
     return [line(Span(" " + cut(text, look.width - 2, ascii=look.ascii), "dim"))] if found else []
 
 

@@ -46,6 +46,7 @@ def _facts(seen: Seen, rank: Rank, look: Look) -> list[Line]:
         ("memory", memory),
         ("device", parts.device_of(seen, rank)),
         ("node", parts.node(seen.figures.nodes.get(rank.host, {}))),
+        ("traffic", parts.traffic(seen.figures.nodes.get(rank.host, {}))),
     ]
     state = line(Span(f" {'state':<11}", "dim"), Span(rank.state, _TONES.get(rank.state, "text")))
     lines = [

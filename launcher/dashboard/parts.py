@@ -59,11 +59,13 @@ def node(found: Numbers) -> str:
         parts.append(
             f"memory {words.size(found['memory_bytes'])} of {words.size(found['memory_total_bytes'])}"
         )
-    for name in ("received", "sent", "read", "written"):
-        speed = found.get(f"{name}_bytes_per_s")
-        if speed is not None:
-            parts.append(f"{name} {words.size(speed)}/s")
     return "  ".join(parts)
+
+
+def traffic(found: Numbers) -> str:
+    """What goes through a node's network cards and drives."""
+    names = [name for name in ("received", "sent", "read", "written") if f"{name}_bytes_per_s" in found]
+    return "  ".join(f"{name} {words.size(found[f'{name}_bytes_per_s'])}/s" for name in names)
 
 
 def device(found: Numbers) -> str:
