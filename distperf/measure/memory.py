@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 import sys
 from collections.abc import Iterable
@@ -23,9 +24,12 @@ LARGE_BYTES = 128 << 10  # glibc's own, to begin with
 
 
 def give_back_freed_memory() -> None:
-    """From here on the C library returns large blocks to the kernel when they are freed. Only glibc is told."""
+    """From here on the C library returns large blocks to the kernel when they are freed.
+
+    Only glibc is told, and only where the environment has not told it what large is.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
         mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
