@@ -45,6 +45,7 @@ class StepProfiler:
             self._running = profile(activities=self._activities)
             self._running.start()
             stopwatch.trace(True)
+            stopwatch.lap()  # what it took to begin is no rank's own time
 
     def _end(self, running: profile) -> None:
         assert self._wanted is not None
@@ -54,3 +55,4 @@ class StepProfiler:
         running.export_chrome_trace(path)
         self._reporter.send("trace", id=self._wanted.id, path=path)
         self._wanted, self._running = None, None
+        stopwatch.lap()  # nor what it took to end
