@@ -29,6 +29,7 @@ ATTEMPT_ENV = "DISTPERF_ATTEMPT"  # 1, 2, ...
 REPORT_FD_ENV = "DISTPERF_REPORT_FD"  # write end of a pipe to this node's agent
 STACK_FILE_ENV = "DISTPERF_STACK_FILE"  # where SIGUSR2 writes stacks, for a report of a stall
 ADDRESS_ENV = "DISTPERF_ADDRESS"  # the address of this node that the other nodes use
+MEMORY_ENV = "DISTPERF_MEMORY"  # this node's folder for checkpoints in memory, where the run has some
 RESUME_ENV = "DISTPERF_RESUME"  # a checkpoint folder to start from; empty: from the run's own newest, if any
 
 BENCH_ENV = "DISTPERF_BENCH"  # what `distperf bench` has its ranks measure, as JSON: {"parts": [...], "drives": [...]}

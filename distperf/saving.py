@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 from distperf.checkpoint.background import HostCopy, SaveThread
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import Manifest, Origin
-from distperf.checkpoint.save import CheckpointWriter, Position, Saved
+from distperf.checkpoint.manifest import Manifest, Origin, Position
+from distperf.checkpoint.memory.place import Place
+from distperf.checkpoint.memory.recall import Recall
+from distperf.checkpoint.save import CheckpointWriter, Saved
 from distperf.checkpoint.shards import State
 from distperf.contract import RESUME_ENV
 from distperf.errors import CheckpointError, CheckpointSuperseded
@@ -18,10 +21,24 @@ from distperf.recipe.runspec import CheckpointSpec
 from distperf.trainer import Trainer
 
 
-def resume(checkpoint: CheckpointSpec, origin: Origin, trainer: Trainer, progress: Progress) -> int:
-    """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step."""
+def resume(
+    checkpoint: CheckpointSpec,
+    origin: Origin,
+    trainer: Trainer,
+    progress: Progress,
+    memory: Place | None = None,
+) -> int:
+    """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step.
+
+    `memory`: where checkpoints in memory are, if the run has some. Those that training does not start from go.
+    """
     told = os.environ.get(RESUME_ENV, "")
-    found = load_newest(checkpoint.dir, origin, told, trainer.engine.state, writes=checkpoint.is_on)
+    recall = None if memory is None else Recall(memory)
+    found = load_newest(
+        checkpoint.dir, origin, told, trainer.engine.state, writes=checkpoint.is_on, recall=recall
+    )
+    if recall is not None:
+        recall.forget_others(found.manifest.step if found is not None and found.in_memory else None)
     if found is None:
         return 0
     for problem in found.passed_over:
@@ -31,7 +48,10 @@ def resume(checkpoint: CheckpointSpec, origin: Origin, trainer: Trainer, progres
     trainer.set_loss_scale(found.manifest.loss_scale)
     progress.tokens_seen = found.manifest.tokens
     step, path = found.manifest.step, str(found.path)
-    progress.event("resume", f"resumed after step {step} from {path}", step=step, path=path)
+    text = (
+        f"resumed from memory, step {step}" if found.in_memory else f"resumed after step {step} from {path}"
+    )
+    progress.event("resume", text, step=step, path=path, memory=found.in_memory)
     _go_on(trainer, found.manifest, origin, progress)
     return step
 
@@ -51,6 +71,19 @@ def _go_on(trainer: Trainer, manifest: Manifest, origin: Origin, progress: Progr
     trainer.stream.go_on(manifest.step, 0)
     text = "its data, data.seq_len or train.seed are not those of this run, whose samples begin at the first"
     progress.event("other_data", f"checkpoint of step {manifest.step}: {text}", step=manifest.step)
+
+
+def position_of(step: int, trainer: Trainer, progress: Progress, metrics: dict[str, float]) -> Position:
+    """Where training is after `step`; `metrics`: what that step came to."""
+    return Position(
+        step,
+        optimizer_step=trainer.engine.optimizer_step,
+        tokens=progress.tokens_seen,
+        samples=trainer.stream.first(step + 1),
+        loss_scale=trainer.loss_scale,
+        data_state=trainer.stream.state,
+        metrics=metrics,
+    )
 
 
 def is_due(step: int, checkpoint: CheckpointSpec, last: int) -> bool:
@@ -74,18 +107,20 @@ class Checkpoints:
     def __init__(self, spec: CheckpointSpec, origin: Origin, progress: Progress) -> None:
         """Collective."""
         self._spec, self._progress = spec, progress
-        retention = Retention(spec.keep, spec.keep_every)
+        retention = Retention(spec.keep, spec.keep_every, spec.keep_best)
         self._writer = CheckpointWriter(spec.dir, origin, retention) if spec.is_on else None
         self._copy = HostCopy()
-        self._running: SaveThread | None = None
+        self._running: SaveThread[Saved] | None = None
         self._blocked_s = 0.0  # what the running save has kept training waiting
 
     def must_stop(self) -> bool:
         """A save has failed after which the run shall not go on; the last step's all-reduce tells the others."""
         return self._running is not None and self._running.failed and self._spec.on_error == "stop"
 
-    def save(self, step: int, trainer: Trainer) -> None:
+    def save(self, step: int, trainer: Trainer, metrics: dict[str, float]) -> None:
         """Write a checkpoint. Collective. Waits for the one before, and for this one where it is not asynchronous.
+
+        `metrics`: by which one may be the best.
 
         Raises:
             CheckpointError: it, or the one before, could not be written, and the recipe has the run stop for that; or
@@ -95,18 +130,11 @@ class Checkpoints:
         began = time.monotonic()
         self.settle()
         self._progress.phase("checkpoint")
-        position = Position(
-            step,
-            optimizer_step=trainer.engine.optimizer_step,
-            tokens=self._progress.tokens_seen,
-            samples=trainer.stream.first(step + 1),
-            loss_scale=trainer.loss_scale,
-            data_state=trainer.stream.state,
-        )
+        position = position_of(step, trainer, self._progress, metrics)
         state: State = trainer.engine.state()
         if self._spec.asynchronous:
             state = self._copy.take(state)
-        self._running = SaveThread(self._writer, position, state)
+        self._running = SaveThread(step, partial(self._writer.save, position, state))
         self._blocked_s = time.monotonic() - began
         if not self._spec.asynchronous:
             self.settle()
@@ -131,10 +159,10 @@ class Checkpoints:
         try:
             self._tell(running.result())
         except CheckpointError as error:
-            fatal = self._spec.on_error == "stop" or running.position.step == last
+            fatal = self._spec.on_error == "stop" or running.step == last
             if fatal or isinstance(error, CheckpointSuperseded):
                 raise
-            step = running.position.step
+            step = running.step
             text = f"{error}; training goes on, and the checkpoints before are as they were"
             self._progress.event("checkpoint_failed", text, step=step, problem=str(error))
         self._progress.phase("train")
@@ -145,12 +173,15 @@ class Checkpoints:
             what = f"saved {saved.size_bytes:,} bytes in {saved.seconds:.1f} s"
             if self._spec.asynchronous:
                 what += f", training stopped for {self._blocked_s:.2f} s"
+        if saved.best:
+            what += f"; the best by {self._spec.keep_best} so far"
         self._progress.event(
             "checkpoint",
             f"checkpoint {saved.path}: {what}",
             step=saved.step,
             path=str(saved.path),
             written=saved.written,
+            best=saved.best,
             bytes=saved.size_bytes,
             seconds=saved.seconds,
             blocked_s=self._blocked_s if self._spec.asynchronous else saved.seconds,

@@ -10,15 +10,17 @@ from typing import NoReturn
 
 from distperf.build import Orders
 from distperf.built import Built, build_run
+from distperf.checkpoint.memory.place import Place, meet
 from distperf.contract import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, reporter
 from distperf.evaluation import Evaluator
 from distperf.failure import report_failure
 from distperf.introduction import introduction
 from distperf.measure import stopwatch
 from distperf.measure.profiler import StepProfiler
-from distperf.measure.progress import Evaluated, Progress
+from distperf.measure.progress import Evaluated, Progress, metrics_of
 from distperf.process_group import Ranks, join, leave
 from distperf.recipe.runspec import RunSpec
+from distperf.remembering import Remembering
 from distperf.requests import Asked, Requests, listen
 from distperf.saving import Checkpoints, compares, is_due, resume
 from distperf.stop import StopRequest
@@ -47,18 +49,21 @@ def run() -> bool:
     built = build_run(orders, ranks, device, store)
     progress = Progress(reporter(), ranks.rank, orders.attempt, built.workload)
     progress.say(introduction(orders.spec, device))
+    memory = meet(ranks.node_rank) if orders.spec.checkpoint.memory.every_steps else None
     with closing(built.trainer.engine):
-        done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress)
+        done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress, memory)
         with stopwatch.running(device):
-            finished = train(orders.spec, built, progress, done, requests)
+            finished = train(orders.spec, built, progress, memory, done, requests)
     if finished:
         reporter().send("done")
     leave()
     return finished
 
 
-def train(spec: RunSpec, built: Built, progress: Progress, done: int, requests: Requests) -> bool:
-    """Steps `done` + 1 to the last, and a checkpoint wherever one is due.
+def train(
+    spec: RunSpec, built: Built, progress: Progress, memory: Place | None, done: int, requests: Requests
+) -> bool:
+    """Steps `done` + 1 to the last, and a checkpoint wherever one is due, on disk or in `memory`.
 
     SIGTERM on any rank has all of them end after the same step, with a checkpoint of it: False then. A request to
     save on any rank has all of them save after the same step.
@@ -66,6 +71,7 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int, requests: 
     stop, trainer = StopRequest(), built.trainer
     profiler = StepProfiler(requests, reporter(), built.device)
     checkpoints = Checkpoints(spec.checkpoint, built.origin, progress)
+    remembering = Remembering(spec.checkpoint.memory, memory, built.origin, trainer, progress)
     progress.memory(trainer.engine.memory())
     progress.phase("train")
     stop.listen()
@@ -90,13 +96,17 @@ def train(spec: RunSpec, built: Built, progress: Progress, done: int, requests: 
         if trainer.replicas is not None and compares(step, spec.train.check_replicas_every, saves):
             trainer.replicas.check(step)
         with stopwatch.CHECKPOINT:
+            if remembering.is_due(step) and not result.asked.stop:
+                remembering.keep(step)
             if saves:
-                checkpoints.save(step, trainer)
+                checkpoints.save(step, trainer, metrics_of(result, evaluated))
             checkpoints.look()
         if result.asked.stop and step < spec.train.steps:
+            remembering.settle()
             checkpoints.settle(last=step)
             progress.event("stop", f"stopped after step {step}: SIGTERM", step=step)
             return False
+    remembering.settle()
     checkpoints.settle(last=spec.train.steps)
     progress.say(f"done: {spec.train.steps} steps, {progress.tokens_seen:,} tokens")
     return True

@@ -43,6 +43,7 @@ class Needs:
     shared_dir: str | None  # must be one folder on all nodes
     setup: Setup = NO_SETUP
     drives: tuple[str, ...] = ()  # folders that ranks put offloaded state in, on every node
+    memory_dir: str | None = None  # a folder in memory, on every node
 
 
 def failing(checks: Mapping[str, Iterable[Check]]) -> list[str]:
@@ -170,16 +171,18 @@ def address(found: str | None, interfaces: Mapping[str, Iterable[str]], alone: b
     )
 
 
-# One folder seen by all.
+# Folders on every node, and one seen by all.
+
+OFFLOAD, MEMORY = "offload.path", "checkpoint.memory.dir"
 
 
-def drive(folder: str, space: Mapping[str, Any]) -> Check:
-    """Check `offload_path`: a folder of offload.path on a node. What is there of room is seen when ranks take it."""
-    name, remedy = "offload_path", "make it there, mount the drive, or name another folder with offload.path"
+def own_folder(key: str, folder: str, space: Mapping[str, Any]) -> Check:
+    """Checks `offload_path` and `checkpoint_memory_dir`: a folder on each node. Room is seen when ranks take it."""
+    name, remedy = key.replace(".", "_"), f"make it there, mount the drive, or name another folder with {key}"
     if space["at"] != folder:
-        return Check(name, False, f"offload.path {folder} is no folder there", "a folder", remedy)
+        return Check(name, False, f"{key} {folder} is no folder there", "a folder", remedy)
     if space["error"]:
-        found = f"cannot write to offload.path {folder}: {space['error']}"
+        found = f"cannot write to {key} {folder}: {space['error']}"
         return Check(name, False, found, "a folder that can be written", "let this user write there")
     return Check(name, True, f"{folder}, {words.size(space['free_bytes'])} free")
 

@@ -206,10 +206,12 @@ def _of_record(event: events.RankReported) -> Sentence | None:
     step = record.get("step")
     if name == "checkpoint":
         return f"checkpoint of step {step}: {_line(path)}", "good"
+    if name == "resume" and record.get("memory"):
+        return f"resumed from memory, step {step}", "text"
     if name == "resume":
         return f"resumed after step {step} from {_line(path)}", "text"
     detail = record.get("problem") or path or ("" if step is None else f"step {step}")
-    return f"{_line(name)}: {_line(str(detail))}", "warn" if name.endswith("damaged") else "text"
+    return f"{_line(name)}: {_line(str(detail))}", "warn" if name.endswith(("damaged", "failed")) else "text"
 
 
 def who(failure: Failure) -> str:

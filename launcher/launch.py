@@ -140,6 +140,7 @@ def launch(
 def needs(parsed: Parsed, check: bool) -> Needs:
     """What pre-flight must find on the nodes."""
     recipe, training = parsed.recipe, parsed.recipe.script is None and check
+    memory = recipe.checkpoint.memory
     saves = training and bool(recipe.checkpoint.every_steps or recipe.checkpoint.save_last)
     return Needs(
         python=None if recipe.launch.python == "auto" else recipe.launch.python,
@@ -148,6 +149,7 @@ def needs(parsed: Parsed, check: bool) -> Needs:
         modules=MODULES if training else (),
         shared_dir=checkpoint_folder(parsed) if saves else None,
         drives=(recipe.offload.path or ()) if training else (),
+        memory_dir=memory.dir if training and memory.every_steps else None,
         setup=Setup(recipe.launch.setup, environment(recipe), recipe.launch.env_secret),
     )
 

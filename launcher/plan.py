@@ -162,6 +162,7 @@ class Program:
     env: dict[str, str] = field(repr=False)
     warm_start: bool | Literal["auto"] = "auto"
     log_limit_bytes: int | None = None
+    memory_dir: str | None = None  # where nodes keep checkpoints in memory
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,7 @@ def orders(
             "env": rank_env(program, placement, rank, attempt, facts),
             "setup": facts.setup.wire(),
             "log_limit_bytes": program.log_limit_bytes,
+            "memory_dir": program.memory_dir,
             "defaults": default_env(placement, rank, facts),
             "cwd": host.workdir or program.workdir,
             "slots": list(host.slots or ()),

@@ -204,14 +204,14 @@ def _ssh_options(texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def _pinned(path: Path) -> Path:
-    """The path without `latest` links on its way: one of them is about to point to the new run.
+    """The path without `latest` and `best` links on its way: they are about to point to what the new run writes.
 
     Other links stay: where nodes mount things may differ from here.
     """
     pinned = Path(path.anchor)
     for part in path.parts[1:]:
-        is_latest = part == "latest" and (pinned / part).is_symlink()
-        pinned /= os.readlink(pinned / part) if is_latest else part
+        moves = part in ("latest", "best") and (pinned / part).is_symlink()
+        pinned /= os.readlink(pinned / part) if moves else part
     return pinned
 
 
@@ -287,6 +287,7 @@ def _resolved(parsed: Parsed, hosts: tuple[Host, ...]) -> tuple[RunSpec | None, 
         run_id=run_id,
         world_size=world_size,
         checkpoint_dir=folder,
+        nodes=len(hosts),
         hardware=hardware_of(parsed, hosts),
     )
     return spec, spec.parallel.mesh
@@ -343,7 +344,17 @@ def _program(parsed: Parsed, spec: RunSpec | None) -> Program:
     run_id = parsed.run.run_id
     token = f"{run_id}-{secrets.token_hex(8)}"
     launch = recipe.launch
-    return Program(args, run_id, token, parsed.workdir, env, launch.warm_start, launch.log_limit_bytes)
+    memory = spec.checkpoint.memory if spec is not None else None
+    return Program(
+        args=args,
+        run_id=run_id,
+        token=token,
+        workdir=parsed.workdir,
+        env=env,
+        warm_start=launch.warm_start,
+        log_limit_bytes=launch.log_limit_bytes,
+        memory_dir=memory.dir if memory is not None and memory.every_steps else None,
+    )
 
 
 def slots_known(parsed: Parsed) -> bool:

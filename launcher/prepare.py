@@ -71,7 +71,9 @@ class _Quick:
         if self._needs.shared_dir is not None:
             self._shared(self._needs.shared_dir)
         for drive in self._needs.drives:
-            self._drive(drive)
+            self._own_folder(checks.OFFLOAD, drive)
+        if self._needs.memory_dir is not None:
+            self._own_folder(checks.MEMORY, self._needs.memory_dir)
         facts = {
             host: NodeFacts(
                 pythons[host],
@@ -160,16 +162,16 @@ class _Quick:
             self._checks[host].append(checks.address(told[host], self._interfaces(host), alone))
         return {host: str(found) for host, found in told.items() if alone or checks.usable(found)}
 
-    def _drive(self, drive: str) -> None:
-        """See that every node has a folder for offloaded state."""
+    def _own_folder(self, key: str, path: str) -> None:
+        """See that every node has the folder that the recipe's `key` names."""
         folders = {
-            name: os.path.normpath(os.path.join(host.workdir or self._needs.workdir, drive))
+            name: os.path.normpath(os.path.join(host.workdir or self._needs.workdir, path))
             for name, host in self._hosts.items()
             if name not in self._lost
         }
         questions = {name: ("space", {"folder": folder}) for name, folder in folders.items()}
-        for name, answer in self._ask(questions, "offload_path").items():
-            self._checks[name].append(checks.drive(folders[name], answer))
+        for name, answer in self._ask(questions, key.replace(".", "_")).items():
+            self._checks[name].append(checks.own_folder(key, folders[name], answer))
 
     def _shared(self, folder: str) -> None:
         """Prove that all nodes see one folder: the first node writes, the others read."""

@@ -52,7 +52,8 @@ class Ask(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd.
+    """Start these ranks. Each is a dict: rank, local_rank, argv, env, cwd, and memory_dir: where the agent makes a
+    folder for checkpoints in memory, if the run has some.
 
     warm: None, or how they may come from a process that has done their imports (launcher.agent.nursery): modules
     (name -> a pattern that a script's text must have; none at all without the first), wait (False: start these ranks

@@ -83,10 +83,12 @@ class LiveAgent:
         cwd: str = "/",
         attempt: int = 1,
         warm: dict[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         own = {**(env or {}), "DISTPERF_JOB_TOKEN": self.token}
         ranks = [
-            {"rank": n, "local_rank": n, "argv": argv, "env": own, "cwd": cwd} for n, argv in enumerate(argvs)
+            {"rank": n, "local_rank": n, "argv": argv, "env": own, "cwd": cwd, **more}
+            for n, argv in enumerate(argvs)
         ]
         self.channel.send(Start(attempt, ranks, warm))
 

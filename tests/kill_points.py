@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,8 +24,8 @@ import torch.distributed as dist
 from distperf.checkpoint.background import HostCopy, SaveThread
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import Origin
-from distperf.checkpoint.save import CheckpointWriter, Position
+from distperf.checkpoint.manifest import Origin, Position
+from distperf.checkpoint.save import CheckpointWriter
 from distperf.errors import CheckpointError
 from distperf.parallel.pieces import OwnedTensor, pieces_of
 
@@ -44,6 +45,9 @@ CALLS = {
     "symlink",
     "unlink",
     "rmdir",
+    "posix_fallocate",
+    "send",
+    "recv",
 }
 
 
@@ -93,7 +97,7 @@ def save(folder: str, attempt: int, step: int, points: Points | None, asynchrono
         threading.setprofile(points)
         sys.setprofile(points)
     if asynchronous:
-        running = SaveThread(writer, position, HostCopy().take(owned))
+        running = SaveThread(step, partial(writer.save, position, HostCopy().take(owned)))
         flat.fill_(-1)  # the next step's update does not leak into the save
         running.result()
     else:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -145,10 +145,17 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def training(spec: RunSpec, *, attempt: int = 1, resume: str = "", **environ: str) -> Iterator[Ranks]:
-    """Ranks of `spec`; none is left afterwards."""
-    port = str(free_port())
-    ranks = Ranks([_start(spec, rank, port, attempt, resume, environ) for rank in range(spec.world_size)])
+def training(
+    spec: RunSpec, *, attempt: int = 1, resume: str = "", nodes: Sequence[Path] = (), **environ: str
+) -> Iterator[Ranks]:
+    """Ranks of `spec`; none is left afterwards. `nodes`: the memory folders of the nodes that they are spread over."""
+    port, per_node = str(free_port()), spec.world_size // max(1, len(nodes))
+    ranks = Ranks(
+        [
+            _start(spec, rank, port, attempt, resume, {**environ, **_on_node(nodes, rank // per_node)})
+            for rank in range(spec.world_size)
+        ]
+    )
     try:
         yield ranks
     finally:
@@ -161,6 +168,10 @@ def train(spec: RunSpec, *, timeout_s: float = 90, **options: Any) -> Ranks:
         codes = ranks.wait(timeout_s)
         assert not any(codes), (codes, ranks.output)
         return ranks
+
+
+def _on_node(nodes: Sequence[Path], node: int) -> dict[str, str]:
+    return {"GROUP_RANK": str(node), "DISTPERF_MEMORY": str(nodes[node])} if nodes else {}
 
 
 def free_port() -> int:

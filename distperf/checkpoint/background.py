@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Event, Thread
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from distperf.checkpoint.save import CheckpointWriter, Position, Saved
 from distperf.checkpoint.shards import State, saving
 from distperf.errors import CheckpointError
 from distperf.parallel.pieces import OwnedTensor, Piece
@@ -46,23 +47,29 @@ class HostCopy:
         return Piece(piece.offsets, buffer)
 
 
-class SaveThread:
-    """One save by a thread of its own. All ranks begin theirs in the same order, and the next only after this one."""
+T = TypeVar("T")
 
-    def __init__(self, writer: CheckpointWriter, position: Position, state: State) -> None:
-        self.position = position
+
+class SaveThread(Generic[T]):
+    """One save by a thread of its own. All ranks begin theirs in the same order, and the next only after this one.
+
+    `step`: what is saved is the state after it; `save` does it, and raises CheckpointError where that fails.
+    """
+
+    def __init__(self, step: int, save: Callable[[], T]) -> None:
+        self.step = step
         self._ended = Event()
-        self._saved: Saved | None = None
+        self._saved: T | None = None
         self._error: CheckpointError | None = None
-        Thread(target=self._run, args=(writer, state), name="distperf-checkpoint", daemon=True).start()
+        Thread(target=self._run, args=(save,), name="distperf-checkpoint", daemon=True).start()
 
-    def _run(self, writer: CheckpointWriter, state: State) -> None:
+    def _run(self, save: Callable[[], T]) -> None:
         try:
-            self._saved = writer.save(self.position, state)
+            self._saved = save()
         except CheckpointError as error:
             self._error = error
         except RuntimeError as error:  # what torch raises where a peer is gone: this rank's training ends too
-            self._error = CheckpointError(f"cannot save step {self.position.step}: {error}")
+            self._error = CheckpointError(f"cannot save step {self.step}: {error}")
         finally:
             self._ended.set()
 
@@ -76,11 +83,11 @@ class SaveThread:
         """It is over, and not well."""
         return self.has_ended and self._saved is None
 
-    def result(self) -> Saved:
-        """Wait for the end. Raises what `CheckpointWriter.save` raised."""
+    def result(self) -> T:
+        """Wait for the end, and return what `save` did. Raises what it raised."""
         self._ended.wait()
         if self._saved is not None:
             return self._saved
         raise self._error or CheckpointError(
-            f"cannot save step {self.position.step}: the thread that writes ended early"
+            f"cannot save step {self.step}: the thread that writes ended early"
         )

@@ -15,10 +15,14 @@ _SHAPE_FIELDS = ("family", "layers", "hidden", "heads", "kv_heads", "ffn", "voca
 
 @dataclass(frozen=True)
 class Retention:
-    """The newest `keep` by step number stay (0: all), and for good each whose step `every` divides (0: none)."""
+    """The newest `keep` by step number stay (0: all), and for good each whose step `every` divides (0: none).
+
+    `metric`: the one with the lowest value of it stays too.
+    """
 
     keep: int
     every: int = 0
+    metric: str | None = None
 
     def keeps_always(self, step: int) -> bool:
         """Whether the checkpoint after this step stays however old it gets."""
@@ -122,6 +126,23 @@ def choose_removals(
     To be asked once `just_written` is complete: the one a run started from outlives the writing of the next. Those
     of later steps were passed over when it started, as damaged; they neither count nor go.
     """
-    own = [info for info in found if info.by(run_id) and info.complete and info.step <= just_written]
+    own = _finished(found, run_id, just_written)
     surplus = own[: -retention.keep] if retention.keep else []
-    return [info for info in surplus if not retention.keeps_always(info.step)]
+    stays = best(found, run_id, retention, just_written)
+    return [info for info in surplus if not retention.keeps_always(info.step) and info != stays]
+
+
+def best(
+    found: Sequence[CheckpointInfo], run_id: str, retention: Retention, just_written: int
+) -> CheckpointInfo | None:
+    """The checkpoint of this run with the lowest value of the metric, the earliest of equal ones; None without any."""
+    values = [
+        (info.manifest.metrics[retention.metric], info.step, info)
+        for info in _finished(found, run_id, just_written)
+        if info.manifest is not None and retention.metric in info.manifest.metrics
+    ]
+    return min(values, key=lambda entry: entry[:2])[2] if values else None
+
+
+def _finished(found: Sequence[CheckpointInfo], run_id: str, just_written: int) -> list[CheckpointInfo]:
+    return [info for info in found if info.by(run_id) and info.complete and info.step <= just_written]

@@ -1,4 +1,4 @@
-"""Find the checkpoint to start from and fill the training state with it. Every rank calls these.
+"""Find the checkpoint to start from, on disk or in memory, and fill the training state with it. Every rank calls these.
 
 Rank 0 looks at the folder and checks what is small (manifest, indexes); then each rank checks what it reads. Damage
 found by either sends all ranks to the checkpoint before.
@@ -26,37 +26,54 @@ from distperf.checkpoint.manifest import (
     list_checkpoints,
     manifest_of,
 )
+from distperf.checkpoint.memory.recall import Recall
 from distperf.checkpoint.read import Stored
 from distperf.checkpoint.removal import remove_leftovers
 from distperf.checkpoint.shards import METADATA, State
 from distperf.checkpoint.verify import damaged_files
-from distperf.errors import CheckpointCorrupt, CheckpointMissing
+from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
 
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint that all ranks start from. `passed_over` says what is wrong with the newer ones."""
+    """The checkpoint that all ranks start from. `passed_over` says what is wrong with the newer ones.
+
+    `in_memory`: it is in the nodes' memory; `path` is then where rank 0's node has it.
+    """
 
     path: Path
     manifest: Manifest
     passed_over: tuple[str, ...]
+    in_memory: bool = False
 
 
 def load_newest(
-    folder: str, origin: Origin, resume: str, state: Callable[[], State], *, writes: bool = True
+    folder: str,
+    origin: Origin,
+    resume: str,
+    state: Callable[[], State],
+    *,
+    writes: bool = True,
+    recall: Recall | None = None,
 ) -> Found | None:
     """Fill every rank's pieces from the newest checkpoint that is whole, and return it; None: start from nothing.
 
     Collective. Arguments as of `find_start`; `state` gives the pieces to fill, and is asked for if there is one.
 
     Raises:
-        CheckpointError: as `find_start` and `load`, but not for damage while an older one is left to try.
+        CheckpointError: as `find_start` and `load`, but not for damage while an older one is left to try, nor for
+            anything about one in memory.
     """
     damaged: dict[str, str] = {}
-    while (found := find_start(folder, origin, resume, damaged, writes=writes)) is not None:
+    while (found := find_start(folder, origin, resume, damaged, writes=writes, recall=recall)) is not None:
         try:
-            load(found, state())
-        except CheckpointCorrupt as error:
+            if recall is not None and found.in_memory:
+                load(found, state(), recall.bring(found.manifest, state()))
+            else:
+                load(found, state())
+        except CheckpointError as error:
+            if not (found.in_memory or isinstance(error, CheckpointCorrupt)):
+                raise
             damaged[str(found.path)] = str(error)
         else:
             break
@@ -64,7 +81,13 @@ def load_newest(
 
 
 def find_start(
-    folder: str, origin: Origin, resume: str, damaged: Mapping[str, str] | None = None, *, writes: bool = True
+    folder: str,
+    origin: Origin,
+    resume: str,
+    damaged: Mapping[str, str] | None = None,
+    *,
+    writes: bool = True,
+    recall: Recall | None = None,
 ) -> Found | None:
     """Choose where to start; None means from nothing. Collective; only rank 0 looks at the disk.
 
@@ -76,6 +99,7 @@ def find_start(
         resume: a checkpoint folder or a folder that holds some; "" for this run's own newest, if any
         damaged: what was found wrong with checkpoints when they were read, by path
         writes: this run will save there
+        recall: what the nodes hold in memory; of two of one step that is taken which is in memory
 
     Raises:
         CheckpointError: as `choose_start` and `refuse_other_model`; on every rank.
@@ -86,16 +110,20 @@ def find_start(
             return None
         if writes and origin.attempt > 1:
             claim(Path(folder), origin.run_id, origin.attempt)
-        return _look(folder, origin, resume, dict(damaged or {}))
+        in_memory = recall.infos() if recall is not None else []
+        return _look(folder, origin, resume, dict(damaged or {}), in_memory)
 
     chosen = agreed("cannot start", look)[0]
     if chosen is None:
         return None
-    return Found(Path(chosen["path"]), manifest_of(chosen["manifest"]), tuple(chosen["passed_over"]))
+    manifest, passed_over = manifest_of(chosen["manifest"]), tuple(chosen["passed_over"])
+    return Found(Path(chosen["path"]), manifest, passed_over, chosen["in_memory"])
 
 
-def load(found: Found, state: State) -> None:
+def load(found: Found, state: State, stored: Stored | None = None) -> None:
     """Fill every rank's pieces in place. Collective: all ranks succeed or all raise.
+
+    `stored`: where this rank reads, if not at the path that all ranks see.
 
     Raises:
         CheckpointCorrupt: some bytes that a rank needs are not what was written; names file and tensors.
@@ -103,12 +131,21 @@ def load(found: Found, state: State) -> None:
 
     Cost: no tensor bytes are sent: each rank reads what it needs from the folder; peak extra as `Stored.fill`.
     """
-    agreed(f"cannot load {found.path}", lambda: Stored(found.path, found.manifest).fill(state))
+    agreed(f"cannot load {found.path}", lambda: (stored or Stored(found.path, found.manifest)).fill(state))
 
 
-def _look(folder: str, origin: Origin, resume: str, damaged: dict[str, str]) -> dict[str, Any] | None:
+def _look(
+    folder: str,
+    origin: Origin,
+    resume: str,
+    damaged: dict[str, str],
+    in_memory: Sequence[CheckpointInfo],
+) -> dict[str, Any] | None:
     remove_leftovers(folder, origin.run_id)
-    found, asked = list_checkpoints(folder), _asked(resume)
+    found = sorted(
+        [*list_checkpoints(folder), *in_memory], key=lambda info: info.step
+    )  # equal ones stay in order
+    asked = _asked(resume)
     while True:
         start = choose_start(
             folder=folder,
@@ -124,7 +161,7 @@ def _look(folder: str, origin: Origin, resume: str, damaged: dict[str, str]) -> 
         if problem is None:
             break
         damaged[str(start.checkpoint.path)] = problem
-    return _chosen(start, origin)
+    return {**_chosen(start, origin), "in_memory": start.checkpoint.path in {info.path for info in in_memory}}
 
 
 def _chosen(start: Start, origin: Origin) -> dict[str, Any]:

@@ -7,6 +7,7 @@ DIR/step-00000050/            a checkpoint; it gets this name only when everythi
     manifest.json             what it is, how long every file is, and the hashes of its blocks; written last
 DIR/.step-00000050.partial-2-1f3870be    being written by attempt 2 of the run with that tag
 DIR/latest                    symlink to the newest
+DIR/best                      symlink to the best by checkpoint.keep_best, where there is one
 DIR/.attempt-1f3870be         which attempt of the run with that tag may write here
 
 The first line of manifest.json holds the hash of all that follows, so that damage to it is found before anything in it
@@ -21,16 +22,19 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from distperf.checkpoint.blocks import FileSum, hash_of
+from distperf.checkpoint.blocks import BLOCK_BYTES, HASH, FileSum, hash_of
 from distperf.checkpoint.writing import HashingWriter
 from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing
+from distperf.version import __version__
 
 MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 2
 LATEST = "latest"
+BEST = "best"
 
 _STEP_NAME = re.compile(r"step-(\d{8,})")
 _HIDDEN_NAME = re.compile(r"\.step-\d{8,}\.(?:partial|removing)-\d+-([0-9a-f]{8})")
@@ -51,22 +55,41 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Manifest(Origin):
-    """A checkpoint's manifest.json. `files`: all files but itself, by name."""
+class Position:
+    """Where training is: what a checkpoint holds beside tensors."""
 
-    schema: int
     step: int
     optimizer_step: int
     tokens: int  # valid targets trained on so far
     samples: int  # of the endless stream, trained on so far: where the next step begins
-    loss_scale: dict[str, Any] | None  # of fp16: the next step's LossScale
+    loss_scale: dict[str, Any] | None = None  # of fp16: the next step's LossScale
+    data_state: Any = None  # of a dataset of the user's: what it said of itself after those samples
+    metrics: dict[str, float] = dataclasses.field(
+        default_factory=dict
+    )  # of this step: loss, eval_loss where it had one
+
+
+@dataclass(frozen=True)
+class Manifest(Origin):
+    """A checkpoint's manifest.json: its Origin, its Position, and what it consists of.
+
+    `files`: all files but itself, by name.
+    """
+
+    schema: int
+    step: int
+    optimizer_step: int
+    tokens: int
+    samples: int
+    loss_scale: dict[str, Any] | None
     files: dict[str, FileSum]
     hash: str  # of the blocks: xxh3-128
     block_bytes: int
     created: str  # UTC, ISO 8601
     distperf: str
     torch: str
-    data_state: Any = None  # of a dataset of the user's: what it said of itself after those samples
+    data_state: Any = None
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -150,6 +173,14 @@ def list_checkpoints(folder: str | os.PathLike[str]) -> list[CheckpointInfo]:
     return [inspect(path) for _, path in sorted(steps)]
 
 
+def best_name(folder: Path) -> str | None:
+    """Name of the checkpoint in `folder` that `best` points to, if any does."""
+    try:
+        return os.readlink(folder / BEST)
+    except OSError:
+        return None
+
+
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
@@ -208,11 +239,33 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def manifest_of(fields: dict[str, Any]) -> Manifest:
     """A manifest from plain JSON values. Raises CheckpointError where some are missing."""
-    known = dataclasses.fields(Manifest)
-    if missing := {field.name for field in known if field.default is dataclasses.MISSING} - fields.keys():
+    known, later = dataclasses.fields(Manifest), {"data_state", "metrics"}
+    if missing := {field.name for field in known} - later - fields.keys():
         raise CheckpointError(f"{MANIFEST}: lacks {', '.join(sorted(missing))}")
     given = {field.name: fields[field.name] for field in known if field.name in fields}
     return Manifest(**{**given, "files": file_sums(fields["files"])})
+
+
+def new_manifest(
+    origin: Origin, position: Position, files: dict[str, FileSum], *, torch: str, created: str
+) -> Manifest:
+    """The manifest of what was just written. `torch`: its version."""
+    return Manifest(
+        **dataclasses.asdict(origin),
+        **dataclasses.asdict(position),
+        schema=MANIFEST_SCHEMA,
+        files=files,
+        hash=HASH,
+        block_bytes=BLOCK_BYTES,
+        created=created,
+        distperf=__version__,
+        torch=torch,
+    )
+
+
+def now() -> str:
+    """The time, as manifests say it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def file_sums(files: dict[str, Any]) -> dict[str, FileSum]:

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from distperf.checkpoint.choose import Retention, choose_removals
-from distperf.checkpoint.manifest import CheckpointInfo, list_checkpoints
+from distperf.checkpoint.manifest import CheckpointInfo, best_name, list_checkpoints
 from distperf.checkpoint.removal import remove
 from distperf.checkpoint.verify import verify
 
@@ -24,11 +24,16 @@ class Pruned:
 
 
 def choose(folder: Path, retention: Retention, damage: Callable[[Path], str | None]) -> Pruned:
-    """What each run in the folder need not keep, where the newest that it keeps is whole: `damage` says."""
+    """What each run in the folder need not keep, where the newest that it keeps is whole: `damage` says.
+
+    What `best` points to stays.
+    """
+    best = best_name(folder)
     surplus: list[CheckpointInfo] = []
     refused: list[tuple[str, str]] = []
     for run_id, own in _by_run(list_checkpoints(folder)):
-        goes = choose_removals(own, run_id, retention, just_written=own[-1].step)
+        removable = choose_removals(own, run_id, retention, just_written=own[-1].step)
+        goes = [info for info in removable if info.path.name != best]
         if goes and (problem := damage(own[-1].path)) is not None:
             refused.append((run_id, problem))
         else:

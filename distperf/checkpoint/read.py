@@ -66,6 +66,10 @@ class Stored:
             for name, group in groupby(reads, key=lambda read: read.file):
                 self._fetch(name, list(group))
 
+    def files_for(self, state: State) -> list[str]:
+        """The files that `fill` would read. Raises CheckpointError as it does."""
+        return sorted({read.file for fqn, owned in state.items() for read in self._reads(fqn, owned)})
+
     def _fetch(self, name: str, reads: list[Read]) -> None:
         if name not in self.manifest.files:
             raise CheckpointCorrupt(f"{self.path}: the manifest names no {name}", name)

@@ -1,7 +1,7 @@
 """Write a checkpoint so that it is complete or absent, whatever dies on the way. Every rank calls `save`.
 
 All ranks write into a hidden folder beside the final one; when every file is on disk, rank 0 writes the
-manifest, renames the folder and re-points `latest`. A kill at any point leaves the older checkpoints as they
+manifest, renames the folder and re-points `latest` and `best`. A kill at any point leaves the older checkpoints as they
 were and at most a hidden folder, which the run's next attempt removes. That attempt claims the folder first: a
 writer of an earlier one that is still alive somewhere finds the claim and leaves everything as it is. Each phase
 ends with an exchange of how it went: all ranks succeed or fail together, and nobody waits in a barrier for a
@@ -16,63 +16,53 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from distperf.checkpoint import shards
+from distperf.checkpoint import choose, shards
 from distperf.checkpoint.agree import agreed
-from distperf.checkpoint.blocks import BLOCK_BYTES, HASH
-from distperf.checkpoint.choose import Retention, choose_removals
+from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.index import merged
 from distperf.checkpoint.manifest import (
+    BEST,
     LATEST,
-    MANIFEST_SCHEMA,
     CheckpointInfo,
     Manifest,
     Origin,
+    Position,
     file_sums,
     hidden_name,
     inspect,
     list_checkpoints,
+    new_manifest,
     newest_attempt,
+    now,
     read_manifest,
     step_name,
     write_manifest,
 )
 from distperf.checkpoint.removal import remove
 from distperf.errors import CheckpointError, CheckpointSuperseded
-from distperf.version import __version__
 
 # How long ranks wait for the one that writes longest; training meanwhile goes on, under its own limits.
 WRITE_TIMEOUT = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where training is: what a checkpoint holds beside tensors."""
-
-    step: int
-    optimizer_step: int
-    tokens: int
-    samples: int
-    loss_scale: dict[str, Any] | None = None
-    data_state: Any = None
-
-
-@dataclass(frozen=True)
 class Saved:
-    """What `save` did. `written` is false where this attempt has saved this step before."""
+    """What `save` did. `written`: false where this attempt saved this step before. `best`: by the metric, so far."""
 
     path: Path
     step: int
     written: bool
     size_bytes: int
     seconds: float
+    best: bool = False
 
 
 class CheckpointWriter:
@@ -104,18 +94,18 @@ class CheckpointWriter:
         )
         needed = sum(self._agreed(final, lambda: shards.saved_bytes(state)))
         wanted = self._agreed(final, lambda: rank == 0 and self._prepare(final, partial, needed))[0]
-        size = 0
+        size, best = 0, False
         if wanted:
             try:
                 written = self._agreed(final, lambda: shards.write_shard(partial, rank, state))
-                size = self._agreed(
-                    final, lambda: self._commit(partial, final, written, position) if rank == 0 else 0
+                size, best = self._agreed(
+                    final, lambda: self._commit(partial, final, written, position) if rank == 0 else None
                 )[0]
             except CheckpointError:
                 if rank == 0:
                     shutil.rmtree(partial, ignore_errors=True)
                 raise
-        return Saved(final, position.step, bool(wanted), size, time.monotonic() - began)
+        return Saved(final, position.step, bool(wanted), size, time.monotonic() - began, best)
 
     def _agreed(self, final: Path, action: Any) -> list[Any]:
         return agreed(f"cannot save {final}", action, self._group)
@@ -141,31 +131,20 @@ class CheckpointWriter:
 
     def _commit(
         self, partial: Path, final: Path, written: Sequence[Mapping[str, Any]], position: Position
-    ) -> int:
-        """Make the written folder the checkpoint; then let surplus ones go. Returns its size in bytes."""
+    ) -> tuple[int, bool]:
+        """Make the written folder the checkpoint; then let surplus ones go. Its bytes; is it the best so far?"""
         files = file_sums({name: sums for part in written for name, sums in part["files"].items()})
         files.update(shards.write_indexes(partial, merged(part["tensors"] for part in written)))
-        manifest = Manifest(
-            **asdict(self._origin),
-            **asdict(position),
-            schema=MANIFEST_SCHEMA,
-            files=files,
-            hash=HASH,
-            block_bytes=BLOCK_BYTES,
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            distperf=__version__,
-            torch=torch.__version__,
-        )
+        manifest = new_manifest(self._origin, position, files, torch=torch.__version__, created=now())
         write_manifest(partial, manifest)
         sync_folder(partial)
         self._refuse_if_late()
         if final.exists():  # damaged, or passed over when this attempt began
             remove(inspect(final), self._origin.run_id, self._origin.attempt)
         _rename(partial, final, manifest)
-        self._point_latest(final)
+        self._point(LATEST, final)
         sync_folder(self._folder)
-        self._retain(position.step)
-        return manifest.size_bytes
+        return manifest.size_bytes, self._retain(position.step)
 
     def _refuse_if_late(self) -> None:
         newest = newest_attempt(self._folder, self._origin.run_id)
@@ -174,16 +153,21 @@ class CheckpointWriter:
                 f"attempt {newest} of this run has begun, and this is {self._origin.attempt}"
             )
 
-    def _point_latest(self, final: Path) -> None:
-        fresh = self._folder / f".{LATEST}-{os.getpid()}"
+    def _point(self, link: str, target: Path) -> None:
+        fresh = self._folder / f".{link}-{os.getpid()}"
         fresh.unlink(missing_ok=True)
-        fresh.symlink_to(final.name)
-        fresh.replace(self._folder / LATEST)
+        fresh.symlink_to(target.name)
+        fresh.replace(self._folder / link)
 
-    def _retain(self, step: int) -> None:
+    def _retain(self, step: int) -> bool:
+        """Re-point `best`, and let surplus checkpoints go. Is the one of `step`, just written, the best?"""
         found = list_checkpoints(self._folder)
-        for info in choose_removals(found, self._origin.run_id, self._retention, just_written=step):
+        best = choose.best(found, self._origin.run_id, self._retention, just_written=step)
+        if best is not None:
+            self._point(BEST, best.path)
+        for info in choose.choose_removals(found, self._origin.run_id, self._retention, just_written=step):
             remove(info, self._origin.run_id, self._origin.attempt)
+        return best is not None and best.step == step
 
 
 def _rename(partial: Path, final: Path, manifest: Manifest) -> None:

@@ -84,13 +84,18 @@ def write_indexes(folder: Path, index: Index) -> dict[str, FileSum]:
         ValueError: they overlap or leave a gap.
         OSError: they cannot be written.
     """
-    texts = {INDEX: write_index(index), METADATA: pickle.dumps(_dcp_metadata(index))}
-    sums = {}
-    for name, text in texts.items():
-        with HashingWriter(folder / name) as file:
-            file.write(text)
-            sums[name] = file.finish()
-    return sums
+    return {**write_own_index(folder, index), **_write(folder, METADATA, pickle.dumps(_dcp_metadata(index)))}
+
+
+def write_own_index(folder: Path, index: Index) -> dict[str, FileSum]:
+    """Write index.json alone, for a checkpoint that no other tool reads. Raises OSError."""
+    return _write(folder, INDEX, write_index(index))
+
+
+def _write(folder: Path, name: str, text: bytes) -> dict[str, FileSum]:
+    with HashingWriter(folder / name) as file:
+        file.write(text)
+        return {name: file.finish()}
 
 
 class _Entry:

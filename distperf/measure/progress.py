@@ -134,6 +134,12 @@ class Progress:
         )
 
 
+def metrics_of(result: StepResult, evaluated: Evaluated | None) -> dict[str, float]:
+    """What checkpoints are compared by: the finite ones of a step's losses."""
+    losses = {"loss": result.loss, **({} if evaluated is None else {"eval_loss": evaluated.loss})}
+    return {name: value for name, value in losses.items() if math.isfinite(value)}
+
+
 def _told(evaluated: Evaluated) -> dict[str, Any]:
     """What a line of metrics says of an evaluation."""
     return {

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from distperf.errors import BatchError, MeshError
 from distperf.recipe.batch import MOST_AUTO_MICRO_BATCH, Batch, fit_batch
+from distperf.recipe.checkpointing import MemorySection
 from distperf.recipe.data_rules import whole_weights
 from distperf.recipe.dividing import OffloadSection
 from distperf.recipe.feeding import DataSection, EvalSection
@@ -21,6 +22,7 @@ from distperf.recipe.runspec import (
     FactorySpec,
     GroupSpec,
     HfSpec,
+    MemorySpec,
     MixtureSpec,
     ModelFamily,
     ModelSpec,
@@ -53,7 +55,13 @@ T = TypeVar("T", int, str, tuple[int, ...])
 
 
 def resolve(
-    recipe: Recipe, *, run_id: str, world_size: int, checkpoint_dir: str, hardware: Hardware = UNKNOWN
+    recipe: Recipe,
+    *,
+    run_id: str,
+    world_size: int,
+    checkpoint_dir: str,
+    nodes: int = 1,
+    hardware: Hardware = UNKNOWN,
 ) -> RunSpec:
     """The run that a recipe of a model (not of a script) is, on `world_size` ranks; `checkpoint_dir` is absolute.
 
@@ -94,6 +102,8 @@ def resolve(
             keep_every=checkpoint.keep_every,
             asynchronous=_asynchronous(recipe, reasons),
             on_error=checkpoint.on_error,
+            keep_best=checkpoint.keep_best,
+            memory=_memory(checkpoint.memory, nodes, reasons),
         ),
         evaluation=_evaluation(recipe.eval, batch, reasons),
         reasons=reasons,
@@ -141,6 +151,14 @@ def _compared(recipe: Recipe, reasons: dict[str, str]) -> int:
         reasons["train.check_replicas_every"] = "0: weights that rest on drives are not compared"
         return 0
     return recipe.train.check_replicas_every
+
+
+def _memory(memory: MemorySection, nodes: int, reasons: dict[str, str]) -> MemorySpec:
+    """Copies are on other nodes: there can be no more than there are of those."""
+    if memory.every_steps and memory.copies >= nodes:
+        reasons["checkpoint.memory.copies"] = f"{nodes - 1}: as many other nodes as there are"
+        return MemorySpec(memory.every_steps, nodes - 1, memory.dir)
+    return MemorySpec(memory.every_steps, memory.copies, memory.dir)
 
 
 def _evaluation(evaluation: EvalSection, batch: Batch, reasons: dict[str, str]) -> EvalSpec:

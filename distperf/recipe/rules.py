@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from distperf.recipe.checkpoint_rules import checkpoint_faults
 from distperf.recipe.context_rules import context_problem
 from distperf.recipe.data_rules import data_faults
 from distperf.recipe.dividing import ParallelSection
@@ -76,6 +77,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     yield from _pipeline(recipe.parallel)
     yield from _split_backward(recipe)
     yield from (Fault(*fault) for fault in offload_faults(recipe.offload, recipe.parallel))
+    yield from (Fault(*fault) for fault in checkpoint_faults(recipe.checkpoint, recipe.eval, recipe.offload))
     yield from _launch(recipe.launch)
     yield from _hardware(recipe.hardware)
     if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":

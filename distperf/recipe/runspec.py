@@ -175,6 +175,15 @@ class OffloadSpec:
 
 
 @dataclass(frozen=True)
+class MemorySpec:
+    """Checkpoints in the nodes' memory. every_steps 0: none. `dir`: on every node, absolute."""
+
+    every_steps: int = 0
+    copies: int = 1
+    dir: str = "/dev/shm"
+
+
+@dataclass(frozen=True)
 class CheckpointSpec:
     """every_steps 0 and save_last false: none is written. `dir` is absolute, one folder seen by all nodes."""
 
@@ -185,6 +194,8 @@ class CheckpointSpec:
     keep_every: int = 0
     asynchronous: bool = True
     on_error: str = "continue"  # continue | stop
+    keep_best: str | None = None  # loss | eval_loss
+    memory: MemorySpec = MemorySpec()
 
     @property
     def is_on(self) -> bool:

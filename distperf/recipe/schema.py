@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 
+from distperf.recipe.checkpointing import CheckpointSection
 from distperf.recipe.dividing import OffloadSection, ParallelSection
 from distperf.recipe.feeding import DataSection, EvalSection
 from distperf.recipe.kinds import choice, or_null, text
@@ -16,7 +17,6 @@ from distperf.recipe.machines import HardwareSection
 from distperf.recipe.reporting import ReportSection, RunSection
 from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.sections import (
-    CheckpointSection,
     ModelSection,
     OptimizerSection,
     Section,

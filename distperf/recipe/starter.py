@@ -79,9 +79,14 @@ checkpoint:
   save_last: true
   keep: 3                       # newest ones; older ones are removed
   keep_every: 0                 # 1000: those of steps 1000, 2000, ... stay for good
+  keep_best: null               # eval_loss or loss: the one with the lowest stays too
   async: true                   # written beside training, which stops for a copy to host memory
   on_error: continue            # or stop: when one cannot be written
   dir: null                     # default: checkpoints/ of the run; on several nodes, one folder that all of them see
+  memory:                       # beside the disk: what a restart goes on from when a rank or a node dies
+    every_steps: 0              # 0: none
+    copies: 1                   # on the next node, or several
+    dir: /dev/shm
 
 eval:
   every_steps: 0                # 0: never; needs data.validation

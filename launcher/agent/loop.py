@@ -15,6 +15,7 @@ from launcher.agent.ranks import Rank, Ranks, why_not_started
 from launcher.agent.setup import Setup
 from launcher.agent.spool import Spool
 from launcher.agent.stacks import Looks
+from launcher.agent.tier import Tier
 from launcher.agent.traces import pieces
 from launcher.agent.warm import WarmStart
 
@@ -38,6 +39,7 @@ class Agent:
         self._wakeup()
         self._orders = protocol.Configure(protocol.VERSION, "", "", 25.0, 30.0, 1.0, False)
         self._spool: Optional[Spool] = None
+        self._tier: Optional[Tier] = None
         self._ranks = Ranks(0, "")
         self._pending: List[Dict[str, Any]] = []  # orders that have not been carried out
         self._warm = WarmStart(self._selector, self._need_spool, lambda text: self.say(protocol.Remark(text)))
@@ -170,7 +172,8 @@ class Agent:
         orders, self._pending = self._pending, []
         for order in orders:
             try:
-                rank = self._ranks.start(order, self._need_spool(), self._warm.nursery)
+                tier = self._need_tier(order.get("memory_dir"))
+                rank = self._ranks.start(order, self._need_spool(), self._warm.nursery, tier)
             except OSError as error:
                 why = why_not_started(order, error)
                 self.say(protocol.Exited(self._ranks.attempt, order["rank"], None, None, "", why))
@@ -184,6 +187,13 @@ class Agent:
         if self._spool is None:
             self._spool = Spool(self._orders.run_id)
         return self._spool
+
+    def _need_tier(self, root: Optional[str]) -> Optional[Tier]:
+        """The run's folder in memory, if it has one. Raises OSError when there is no room, or no such place."""
+        if self._tier is None and root is not None:
+            self._tier = Tier(root, self._orders.run_id)
+            os.write(self._guardian_fd, os.fsencode(self._tier.folder) + b"\n")
+        return self._tier
 
     def _reporter(self, number: int, rank: Rank) -> Any:
         def read(fd: int) -> None:
@@ -374,6 +384,8 @@ class Agent:
         if self._setup is not None:
             self._setup[1].close()
         stock.clear()
+        if self._tier is not None:
+            self._tier.remove()
         if self._spool is not None:
             self._spool.remove(self._hurry)
         os.write(self._guardian_fd, b"bye\n")

@@ -4,7 +4,6 @@ Nothing here waits longer than a few seconds, and nothing is changed but for fil
 """
 
 import errno
-import fcntl
 import os
 import re
 import resource
@@ -16,13 +15,16 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from launcher.agent import tier
 from launcher.agent.processes import TOKEN_ENV
+from launcher.agent.spool import unowned
 
 SMI_LIMIT_S = 20.0  # a healthy nvidia-smi answers in one or two; one on a broken driver may never
 SMI_FIELDS = (
     "index", "name", "memory.total", "memory.used", "temperature.gpu", "ecc.errors.uncorrected.volatile.total",
     "driver_version",
 )  # fmt: skip
+SHM = "/dev/shm"
 WRITTEN_BYTES = 64 << 10
 MAX_LEFTOVERS = 50  # told of one node
 SPOOL = re.compile(
@@ -35,7 +37,7 @@ def survey(folders: List[str]) -> Dict[str, Any]:
     return {
         "temp": tempfile.gettempdir(),
         "folders": {folder: space(folder) for folder in [*folders, tempfile.gettempdir()]},
-        "shm": space("/dev/shm"),
+        "shm": space(SHM),
         "open_files": _soft_limit(resource.RLIMIT_NOFILE),
         "locked_bytes": _soft_limit(resource.RLIMIT_MEMLOCK),
         "rdma": os.path.isdir("/dev/infiniband"),
@@ -43,7 +45,7 @@ def survey(folders: List[str]) -> Dict[str, Any]:
         "names": addresses_of(socket.gethostname()),
         "devices": nvidia_smi(),
         "processes": left_processes(_command(os.getpid())[-1:]),
-        "spools": left_spools(),
+        "spools": left_spools() + (tier.left(SHM) if os.path.isdir(SHM) else []),
     }
 
 
@@ -180,25 +182,9 @@ def left_spools() -> List[str]:
     found: List[str] = []
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
-        if SPOOL.fullmatch(name) and len(found) < MAX_LEFTOVERS and _unowned(folder):
+        if SPOOL.fullmatch(name) and len(found) < MAX_LEFTOVERS and unowned(folder):
             found.append(folder)
     return found
-
-
-def _unowned(folder: str) -> bool:
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if os.fstat(fd).st_uid != os.getuid():
-            return False
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True
 
 
 # Who reaches whom.

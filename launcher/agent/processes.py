@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -174,8 +175,8 @@ def start_guardian(*close: int) -> int:
 
     Ranks die with the agent (parent-death signal), their own children do not. The guardian waits for the pipe's
     end of file, which no way of dying can avoid, and ends what carries the token. Tell it the token by writing it
-    as a line, the newest counts; an agent that closes the pipe after writing "bye" needs nothing from it. (The pipe
-    trick is Horovod's.)
+    as a line, the newest counts; a line that begins with a slash is a folder, which it removes as well. An agent that
+    closes the pipe after writing "bye" needs nothing from it. (The pipe trick is Horovod's.)
     """
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -195,8 +196,10 @@ def start_guardian(*close: int) -> int:
 
 def _guard(read_end: int) -> None:
     with open(read_end, "rb") as pipe:
-        said = pipe.read().decode().split()
+        said = os.fsdecode(pipe.read()).splitlines()
     if not said or said[-1] == "bye":
         return
-    token = said[-1]
-    kill_all(token)
+    kill_all([line for line in said if not line.startswith("/")][-1])
+    for folder in said:
+        if folder.startswith("/"):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -11,6 +11,8 @@ from launcher.agent.memory import MemoryWatch
 from launcher.agent.nursery import Nursery
 from launcher.agent.spool import RankLog, Spool
 from launcher.agent.stacks import Looks, ask
+from launcher.agent.tier import ENV as TIER_ENV
+from launcher.agent.tier import Tier
 
 MAX_RECORD_BYTES = 1 << 20
 
@@ -58,8 +60,16 @@ class Ranks:
         self._token = token
         self._memory = MemoryWatch()
 
-    def start(self, order: Dict[str, Any], spool: Spool, nursery: Optional[Nursery] = None) -> Rank:
+    def start(
+        self,
+        order: Dict[str, Any],
+        spool: Spool,
+        nursery: Optional[Nursery] = None,
+        tier: Optional[Tier] = None,
+    ) -> Rank:
         """Start one rank, from the nursery where it fits. Raises OSError; nothing is left behind then."""
+        if tier is not None:
+            order["env"][TIER_ENV] = tier.folder
         log = spool.open(self.attempt, order["rank"], order.get("log_limit_bytes"))
         order["env"]["TORCHELASTIC_ERROR_FILE"] = log.error_file
         order["env"][processes.STACK_FILE_ENV] = log.stack_file

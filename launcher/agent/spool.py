@@ -146,3 +146,20 @@ class Spool:
         if not keep_logs or not os.listdir(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._owned_fd)
+
+
+def unowned(folder: str) -> bool:
+    """Whether a folder is this user's and its agent is gone: a living one holds a lock on it."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.fstat(fd).st_uid != os.getuid():
+            return False
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from distperf.checkpoint.manifest import CheckpointInfo
     from distperf.checkpoint.verify import Damage
 
 ckpt = typer.Typer(
@@ -31,10 +32,10 @@ def register(app: typer.Typer) -> None:
 @ckpt.command("ls")
 def ls(path: Path = FolderOrRun, as_json: bool = AsJson) -> None:
     """List the checkpoints in a folder, oldest first, damaged ones with what is wrong (sizes, not contents)."""
-    from distperf.checkpoint.manifest import list_checkpoints
+    from distperf.checkpoint.manifest import best_name, list_checkpoints
     from launcher.words import size
 
-    found = list_checkpoints(_folder(path))
+    found, best = list_checkpoints(_folder(path)), best_name(_folder(path))
     if as_json:
         rows = [
             {
@@ -43,13 +44,15 @@ def ls(path: Path = FolderOrRun, as_json: bool = AsJson) -> None:
                 "complete": c.complete,
                 "bytes": c.size_bytes,
                 "problem": c.problem,
+                "metrics": c.manifest.metrics if c.manifest else {},
+                "best": c.path.name == best,
             }
             for c in found
         ]
         print(json.dumps({"schema": 1, "checkpoints": rows}))
         return
     for checkpoint in found:
-        note = "complete" if checkpoint.complete else f"damaged: {checkpoint.problem}"
+        note = _found(checkpoint) + (", the best" if checkpoint.path.name == best else "")
         print(f"step {checkpoint.step:>8}  {size(checkpoint.size_bytes):>10}  {note}  {checkpoint.path}")
     if not found:
         print(f"no checkpoints in {_folder(path)}", file=sys.stderr)
@@ -113,7 +116,11 @@ def verify(path: Path = OneOrAll, as_json: bool = AsJson) -> None:
 def prune(
     path: Path = FolderOrRun,
     keep: int = typer.Option(
-        ..., "--keep", min=1, metavar="N", help="Newest checkpoints of each run that stay."
+        ...,
+        "--keep",
+        min=1,
+        metavar="N",
+        help="Newest checkpoints of each run that stay; what `best` points to does too.",
     ),
     keep_every: int = typer.Option(
         0, "--keep-every", min=0, metavar="M", help="Those whose step M divides stay too."
@@ -131,6 +138,16 @@ def prune(
         print(f"run {run_id}: nothing was removed, as its newest is damaged: {problem}", file=sys.stderr)
     if pruned.refused:
         raise typer.Exit(1)
+
+
+def _found(checkpoint: CheckpointInfo) -> str:
+    """Whether it is complete, and what its step came to."""
+    if not checkpoint.complete or checkpoint.manifest is None:
+        return f"damaged: {checkpoint.problem}"
+    metrics = checkpoint.manifest.metrics
+    return ", ".join(
+        ("complete", *(f"{name.replace('_', ' ')} {value:.4f}" for name, value in metrics.items()))
+    )
 
 
 def _folder(path: Path) -> Path:

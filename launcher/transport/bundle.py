@@ -29,6 +29,7 @@ _MODULES = (
     "launcher.agent.facts",
     "launcher.agent.processes",
     "launcher.agent.spool",
+    "launcher.agent.tier",
     "launcher.agent.forker",
     "launcher.agent.nursery",
     "launcher.agent.warm",

@@ -10,6 +10,7 @@ cache was asked to let the files go. Worth something on a quiet machine only: th
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import statistics
@@ -30,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from distperf.checkpoint.background import HostCopy, SaveThread
 from distperf.checkpoint.blocks import BLOCK_BYTES, hash_of
 from distperf.checkpoint.choose import Retention
-from distperf.checkpoint.manifest import Origin, read_manifest
+from distperf.checkpoint.manifest import Origin, Position, read_manifest
 from distperf.checkpoint.read import Stored
-from distperf.checkpoint.save import CheckpointWriter, Position
+from distperf.checkpoint.save import CheckpointWriter
 from distperf.parallel.pieces import OwnedTensor, Piece
 
 ROWS = 2048  # of each tensor
@@ -86,7 +87,9 @@ def distperf_round(
 ) -> None:
     writer = CheckpointWriter(str(folder), Origin("bench", "bench", 1, 1, {}, "fp32", 0, {}), Retention(1))
     began = time.perf_counter()
-    running = SaveThread(writer, Position(step, step, 0, 0), copy.take(owned(state)))
+    running = SaveThread(
+        step, functools.partial(writer.save, Position(step, step, 0, 0), copy.take(owned(state)))
+    )
     blocked = time.perf_counter() - began
     path = running.result().path
     if step > 1:

@@ -130,9 +130,9 @@ def test_shared_folder():
 def test_drives_for_offload():
     """A folder that is not there, or not writable, refuses the run; room is for the ranks to take."""
     fine = {"at": "/nvme", "free_bytes": 1 << 30, "total_bytes": 1 << 40, "error": None}
-    assert checks.drive("/nvme", fine).ok
-    missing = checks.drive("/nvme/run", fine)
+    assert checks.own_folder(checks.OFFLOAD, "/nvme", fine).ok
+    missing = checks.own_folder(checks.OFFLOAD, "/nvme/run", fine)
     assert not missing.ok
     assert missing.found == "offload.path /nvme/run is no folder there"
-    locked = checks.drive("/nvme", {**fine, "error": "Permission denied"})
+    locked = checks.own_folder(checks.OFFLOAD, "/nvme", {**fine, "error": "Permission denied"})
     assert (locked.ok, locked.found) == (False, "cannot write to offload.path /nvme: Permission denied")

@@ -59,6 +59,7 @@ class Memory:
     absent_bytes: int  # gradients that are not there yet at this moment; shards that are on drives
     runtime_bytes: int
     snapshot_bytes: int  # a checkpoint's copy in host memory, written beside training
+    kept_bytes: int  # checkpoints in the host's memory: this rank's, and as many copies for others
     on_device: bool  # what is offloaded is elsewhere
 
     @property
@@ -68,8 +69,8 @@ class Memory:
 
     @property
     def offloaded_bytes(self) -> int:
-        """What is in the host's memory where that is the rank's own, on a CPU: offloaded state, a checkpoint's copy."""
-        return 0 if self.on_device else self.state.host_bytes + self.snapshot_bytes
+        """What is in the host's memory where that is the rank's own, on a CPU: offloaded state, checkpoints."""
+        return 0 if self.on_device else self.state.host_bytes + self.snapshot_bytes + self.kept_bytes
 
     @property
     def transient_bytes(self) -> int:
@@ -100,6 +101,7 @@ class Memory:
             "optimizer": self.state.optimizer_bytes,
             "offloaded, in host memory": 0 if self.on_device else self.state.host_bytes,
             "checkpoint's copy": 0 if self.on_device else self.snapshot_bytes,
+            "checkpoints in memory": 0 if self.on_device else self.kept_bytes,
             "activations of layers": self.activations_bytes - self.logits_bytes,
             "logits and loss": self.logits_bytes,
             "gathered weights": self.gathered_bytes,
@@ -159,6 +161,7 @@ def _of_place(spec: RunSpec, model: ModelSpec, pp: int, hardware: Hardware) -> M
                 absent_bytes=extra.absent_bytes,
                 runtime_bytes=GPU_RUNTIME_BYTES if hardware.fused else CPU_RUNTIME_BYTES,
                 snapshot_bytes=_snapshot_bytes(spec, count),
+                kept_bytes=_kept_bytes(spec, count),
                 on_device=hardware.fused,
             )
         )
@@ -243,7 +246,17 @@ def _put_off(shape: Shape, stage: Stage) -> int:
 def _snapshot_bytes(spec: RunSpec, count: int) -> int:
     """fp32 weights and moments that this rank saves; state on drives is written while training waits."""
     copies = spec.checkpoint.is_on and spec.checkpoint.asynchronous and spec.offload.optimizer != "nvme"
-    return CHECKPOINT_BYTES * -(-count // (spec.parallel.dp_shard * spec.parallel.cp)) if copies else 0
+    return _saved_bytes(spec, count) if copies else 0
+
+
+def _kept_bytes(spec: RunSpec, count: int) -> int:
+    """Of the generation that is whole and the one that is being written."""
+    memory = spec.checkpoint.memory
+    return 2 * (1 + memory.copies) * _saved_bytes(spec, count) if memory.every_steps else 0
+
+
+def _saved_bytes(spec: RunSpec, count: int) -> int:
+    return CHECKPOINT_BYTES * -(-count // (spec.parallel.dp_shard * spec.parallel.cp))
 
 
 def _boundary(shape: Shape) -> int:

@@ -13,7 +13,9 @@ HOST_BYTES_OF_GPU_RANK = 3 * 2**30
 
 def host_bytes(planned: Memory, hardware: Hardware, ranks: int) -> int:
     """Of the host's memory, by `ranks` ranks on it: without devices, all that they hold."""
-    of_gpu_rank = HOST_BYTES_OF_GPU_RANK + planned.state.host_bytes + planned.snapshot_bytes
+    of_gpu_rank = (
+        HOST_BYTES_OF_GPU_RANK + planned.state.host_bytes + planned.snapshot_bytes + planned.kept_bytes
+    )
     return ranks * (of_gpu_rank if hardware.fused else planned.total_bytes)
 
 

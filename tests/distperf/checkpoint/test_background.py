@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,8 +11,8 @@ import torch.distributed as dist
 from distperf.checkpoint.background import HostCopy, SaveThread
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import Origin
-from distperf.checkpoint.save import CheckpointWriter, Position
+from distperf.checkpoint.manifest import Origin, Position
+from distperf.checkpoint.save import CheckpointWriter
 from distperf.errors import CheckpointError
 from distperf.parallel.pieces import OwnedTensor, Piece
 
@@ -34,7 +36,7 @@ def test_what_training_changes_after_the_copy_is_not_saved(tmp_path):
     """The next update may come before the thread has written anything."""
     values = torch.arange(1000.0)
     writer = CheckpointWriter(str(tmp_path), ORIGIN, Retention(0))
-    running = SaveThread(writer, Position(1, 1, 0, 0), HostCopy().take(state(values)))
+    running = SaveThread(1, partial(writer.save, Position(1, 1, 0, 0), HostCopy().take(state(values))))
     values.fill_(-1)
     assert running.result().written
     assert running.has_ended
@@ -59,7 +61,7 @@ def test_a_failure_is_kept_until_it_is_asked_for(tmp_path):
     """The thread ends, and what went wrong comes out where the save is waited for."""
     (tmp_path / "file").write_text("")
     writer = CheckpointWriter(str(tmp_path / "file"), ORIGIN, Retention(0))
-    running = SaveThread(writer, Position(1, 1, 0, 0), state(torch.zeros(3)))
+    running = SaveThread(1, partial(writer.save, Position(1, 1, 0, 0), state(torch.zeros(3))))
     with pytest.raises(CheckpointError, match=r"step-00000001 \(rank 0\): "):
         running.result()
     assert running.failed

@@ -6,14 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from distperf.checkpoint.choose import Retention, choose_removals, choose_start, newest, refuse_other_model
+from distperf.checkpoint.choose import (
+    Retention,
+    best,
+    choose_removals,
+    choose_start,
+    newest,
+    refuse_other_model,
+)
 from distperf.checkpoint.manifest import MANIFEST_SCHEMA, CheckpointInfo, Manifest, step_name
 from distperf.errors import CheckpointError, CheckpointMissing
 
 LLAMA = {"family": "llama", "layers": 2, "hidden": 8, "rope_theta": 1e4}
 
 
-def info(step: int, run_id: str | None = "mine", problem: str | None = None) -> CheckpointInfo:
+def info(
+    step: int, run_id: str | None = "mine", problem: str | None = None, **metrics: float
+) -> CheckpointInfo:
     manifest = run_id and Manifest(
         run_id,
         "n",
@@ -35,6 +44,7 @@ def info(step: int, run_id: str | None = "mine", problem: str | None = None) -> 
         "",
         "",
         "",
+        metrics,
     )
     return CheckpointInfo(Path("/c") / step_name(step), step, manifest or None, problem)
 
@@ -113,6 +123,27 @@ def test_every_so_many_steps_one_stays_for_good():
     found = [info(step) for step in (1000, 1500, 2000, 2500, 3000, 3500)]
     goes = choose_removals(found, "mine", Retention(2, every=1000), just_written=3500)
     assert [i.step for i in goes] == [1500, 2500]
+
+
+def test_the_best_by_a_metric_stays():
+    """The lowest value of this run's complete ones, the earliest of equals; one without a value is never the best."""
+    found = [
+        info(10, eval_loss=2.5),
+        info(20, eval_loss=2.1),
+        info(30, eval_loss=2.1),
+        info(40, eval_loss=2.3),
+        info(50, loss=0.1),
+        info(45, run_id="other", eval_loss=0.5),
+        info(60, problem="cut", eval_loss=1.0),
+        info(70, eval_loss=0.7),
+    ]
+    by_eval, by_loss = Retention(1, metric="eval_loss"), Retention(1, metric="loss")
+    assert [i.step for i in choose_removals(found, "mine", by_eval, just_written=50)] == [10, 30, 40]
+    for retention, step in ((by_eval, 20), (by_loss, 50)):
+        chosen = best(found, "mine", retention, just_written=50)
+        assert chosen is not None
+        assert chosen.step == step
+    assert best(found, "mine", Retention(1), just_written=50) is None
 
 
 def test_what_was_passed_over_does_not_count_as_kept():

@@ -14,9 +14,9 @@ from ranks import run_ranks
 from distperf.build import build_trainer
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import Origin, read_manifest
+from distperf.checkpoint.manifest import Origin, Position, read_manifest
 from distperf.checkpoint.read import Stored
-from distperf.checkpoint.save import CheckpointWriter, Position
+from distperf.checkpoint.save import CheckpointWriter
 from distperf.data.opening import open_store
 from distperf.model.blueprint import blueprint_of
 from distperf.parallel.mesh import Mesh, make_mesh

@@ -22,8 +22,8 @@ from torch import Tensor
 from distperf.checkpoint.blocks import hash_of
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load, load_newest
-from distperf.checkpoint.manifest import Origin, list_checkpoints, read_manifest, write_manifest
-from distperf.checkpoint.save import CheckpointWriter, Position, Saved
+from distperf.checkpoint.manifest import Origin, Position, list_checkpoints, read_manifest, write_manifest
+from distperf.checkpoint.save import CheckpointWriter, Saved
 from distperf.checkpoint.verify import verify
 from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointSuperseded
 from distperf.parallel.pieces import OwnedTensor, Piece, pieces_of

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from distperf.build import build_trainer
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load
-from distperf.checkpoint.manifest import Origin
-from distperf.checkpoint.save import CheckpointWriter, Position
+from distperf.checkpoint.manifest import Origin, Position
+from distperf.checkpoint.save import CheckpointWriter
 from distperf.data.opening import open_store
 from distperf.errors import OffloadError
 from distperf.model.blueprint import blueprint_of

@@ -82,13 +82,15 @@ def test_signals_to_nobody():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("last_word", "spared"), [(b"", False), (b"bye\n", True)])
-def test_guardian(last_word, spared):
-    """When its pipe ends it kills what carries the token, unless the agent has said bye."""
+def test_guardian(tmp_path, last_word, spared):
+    """When its pipe ends it kills what carries the token, and removes the folder, unless the agent has said bye."""
     token = f"guardian-{os.getpid()}-{spared}"
     child = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(60)"], env={"DISTPERF_JOB_TOKEN": token}
     )
-    told = token.encode() + b"\n" + last_word
+    folder = tmp_path / "kept here"
+    folder.mkdir()
+    told = b"an-older-token\n" + token.encode() + f"\n{folder}\n".encode() + last_word
     code = f"""
 import os, sys
 sys.path.insert(0, {os.getcwd()!r})
@@ -103,6 +105,10 @@ os.write(fd, {told!r})
             assert child.poll() is None
         else:
             assert child.wait(timeout=10) == -9
+            deadline = time.monotonic() + 10
+            while folder.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert folder.exists() == spared
     finally:
         child.kill()
         child.wait()

@@ -18,7 +18,7 @@ from distperf.checkpoint.writing import HashingWriter
 SHARD = "__0_0.distcp"
 
 
-def make(folder: Path, step: int, run_id: str = "run-a") -> Path:
+def make(folder: Path, step: int, run_id: str = "run-a", **metrics: float) -> Path:
     """A checkpoint of two tensors of 8 bytes."""
     path = folder / step_name(step)
     path.mkdir(parents=True)
@@ -32,7 +32,7 @@ def make(folder: Path, step: int, run_id: str = "run-a") -> Path:
             file.write(text)
             files[name] = file.finish()
     origin = (run_id, "n", 1, 1, {}, "fp32", 0, {})
-    rest = (MANIFEST_SCHEMA, step, step, 0, 0, None, files, HASH, BLOCK_BYTES, "", "", "")
+    rest = (MANIFEST_SCHEMA, step, step, 0, 0, None, files, HASH, BLOCK_BYTES, "", "", "", metrics)
     write_manifest(path, Manifest(*origin, *rest))
     return path
 
@@ -95,6 +95,20 @@ def test_prune_keeps_the_newest_of_each_run_and_those_for_good(run):
         assert [Path(line).name for line in done.stdout.splitlines()] == ["step-00000010"]
     left = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert left == ["step-00000015", "step-00000020", "step-00000030"]
+
+
+def test_the_best_is_marked_and_not_pruned(tmp_path):
+    """`best` points to it: ls says so, with what its step came to, and prune leaves it."""
+    for step, loss in ((10, 2.5), (20, 2.125), (30, 2.25), (40, 2.5)):
+        make(tmp_path, step, eval_loss=loss)
+    (tmp_path / "best").symlink_to("step-00000020")
+    lines = ckpt("ls", tmp_path).stdout.splitlines()
+    assert "complete, eval loss 2.1250, the best" in lines[1]
+    assert sum("the best" in line for line in lines) == 1
+    rows = json.loads(ckpt("ls", tmp_path, "--json").stdout)["checkpoints"]
+    assert [(row["best"], row["metrics"]["eval_loss"]) for row in rows][1:3] == [(True, 2.125), (False, 2.25)]
+    gone = ckpt("prune", tmp_path, "--keep", "1").stdout.split()
+    assert [Path(path).name for path in gone] == ["step-00000010", "step-00000030"]
 
 
 def test_prune_removes_nothing_where_the_newest_is_damaged(run):
