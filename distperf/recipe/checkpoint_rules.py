@@ -15,11 +15,12 @@ def checkpoint_faults(
     """Keys, and what is wrong with them."""
     if (text := _no_best(checkpoint, evaluation)) is not None:
         yield "checkpoint.keep_best", f"checkpoint.keep_best is {checkpoint.keep_best}, but {text}"
-    if checkpoint.memory.every_steps and offload.optimizer == "nvme":
+    if checkpoint.memory.every_steps and "nvme" in (offload.optimizer, offload.params):
+        key = "optimizer" if offload.optimizer == "nvme" else "params"
         yield (
             "checkpoint.memory.every_steps",
-            f"checkpoint.memory.every_steps is {checkpoint.memory.every_steps}, but offload.optimizer is nvme: state "
-            "is on drives because memory has no room for it; take out one of the two",
+            f"checkpoint.memory.every_steps is {checkpoint.memory.every_steps}, but offload.{key} is nvme: state is on "
+            "drives because memory has no room for it; take out one of the two",
         )
     if not checkpoint.memory.every_steps and checkpoint.memory != MemorySection():
         yield (

@@ -77,7 +77,6 @@ def resolve(
     mesh = resolve_mesh(recipe, world_size, reasons)
     batch = resolve_batch(recipe, mesh, reasons)
     shape = _model(model, reasons)
-    checkpoint = recipe.checkpoint
     mode = recipe.activation_checkpoint
     spec = RunSpec(
         schema=RUNSPEC_SCHEMA,
@@ -94,17 +93,7 @@ def resolve(
         parallel=_parallel(recipe, mesh, shape, reasons),
         offload=_offload(recipe.offload),
         activation_checkpoint="none" if mode == "auto" else mode,
-        checkpoint=CheckpointSpec(
-            every_steps=checkpoint.every_steps,
-            save_last=checkpoint.save_last,
-            keep=checkpoint.keep,
-            dir=checkpoint_dir,
-            keep_every=checkpoint.keep_every,
-            asynchronous=_asynchronous(recipe, reasons),
-            on_error=checkpoint.on_error,
-            keep_best=checkpoint.keep_best,
-            memory=_memory(checkpoint.memory, nodes, reasons),
-        ),
+        checkpoint=_checkpoint(recipe, checkpoint_dir, nodes, reasons),
         evaluation=_evaluation(recipe.eval, batch, reasons),
         reasons=reasons,
     )
@@ -134,6 +123,21 @@ def _offload(offload: OffloadSection) -> OffloadSpec:
     """auto: not at all, until that is found not to fit."""
     tier = "none" if offload.optimizer == "auto" else offload.optimizer
     return OffloadSpec(tier, offload.optimizer_fraction, offload.path or (), offload.params)
+
+
+def _checkpoint(recipe: Recipe, folder: str, nodes: int, reasons: dict[str, str]) -> CheckpointSpec:
+    checkpoint = recipe.checkpoint
+    return CheckpointSpec(
+        every_steps=checkpoint.every_steps,
+        save_last=checkpoint.save_last,
+        keep=checkpoint.keep,
+        dir=folder,
+        keep_every=checkpoint.keep_every,
+        asynchronous=_asynchronous(recipe, reasons),
+        on_error=checkpoint.on_error,
+        keep_best=checkpoint.keep_best,
+        memory=_memory(checkpoint.memory, nodes, reasons),
+    )
 
 
 def _asynchronous(recipe: Recipe, reasons: dict[str, str]) -> bool:
