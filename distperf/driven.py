@@ -26,8 +26,8 @@ from distperf import contract
 from distperf.checkpoint.agree import agreed
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import MANIFEST, Origin, list_checkpoints
-from distperf.checkpoint.save import CheckpointWriter, Position
+from distperf.checkpoint.manifest import MANIFEST, Origin, Position, list_checkpoints
+from distperf.checkpoint.save import CheckpointWriter
 from distperf.errors import DistperfError
 from distperf.measure.progress import StepResult
 from distperf.parallel.engine import Engine

@@ -44,6 +44,7 @@ def info(
         "",
         "",
         "",
+        None,
         metrics,
     )
     return CheckpointInfo(Path("/c") / step_name(step), step, manifest or None, problem)

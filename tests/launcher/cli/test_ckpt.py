@@ -32,7 +32,7 @@ def make(folder: Path, step: int, run_id: str = "run-a", **metrics: float) -> Pa
             file.write(text)
             files[name] = file.finish()
     origin = (run_id, "n", 1, 1, {}, "fp32", 0, {})
-    rest = (MANIFEST_SCHEMA, step, step, 0, 0, None, files, HASH, BLOCK_BYTES, "", "", "", metrics)
+    rest = (MANIFEST_SCHEMA, step, step, 0, 0, None, files, HASH, BLOCK_BYTES, "", "", "", None, metrics)
     write_manifest(path, Manifest(*origin, *rest))
     return path
 
