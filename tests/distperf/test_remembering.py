@@ -70,7 +70,7 @@ def test_a_killed_rank_costs_no_more_steps_than_between_two(tmp_path, way):
     spec, folders = remembering(tmp_path, world=2, nodes=1, **WAYS[way])
     before = killed(spec, folders, random.randint(2 * EVERY + 1, 12), victim=1)
     step, after = going_on(spec, folders)
-    assert max(before) - step < 2 * EVERY
+    assert max(before) - step <= 2 * EVERY
     assert min(after) == step + 1
     assert not (tmp_path / "disk").exists()
     undisturbed = make_spec(tmp_path, world=2, steps=STEPS, **WAYS[way])
@@ -90,7 +90,7 @@ def test_a_lost_node_costs_no_more_either(tmp_path, way):
     spare = tmp_path / "spare"
     spare.mkdir()
     step, after = going_on(spec, folders, nodes=[folders[0], spare])
-    assert max(before) - step < 2 * EVERY
+    assert max(before) - step <= 2 * EVERY
     assert {**before, **after} == train(make_spec(tmp_path, world=4, steps=STEPS, **way)).losses()
 
 
