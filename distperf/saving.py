@@ -6,7 +6,7 @@ import os
 import time
 from functools import partial
 
-from distperf.checkpoint.background import HostCopy, SaveThread
+from distperf.checkpoint.background import HostCopy, SaveThread, Snapshot
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
 from distperf.checkpoint.manifest import Manifest, Origin, Position
@@ -133,12 +133,23 @@ class Checkpoints:
         position = position_of(step, trainer, self._progress, metrics)
         state: State = trainer.engine.state()
         if self._spec.asynchronous:
-            state = self._copy.take(state)
-        self._running = SaveThread(step, partial(self._writer.save, position, state))
-        self._blocked_s = time.monotonic() - began
-        if not self._spec.asynchronous:
+            self._save_beside(step, position, state, trainer)
+            self._blocked_s = time.monotonic() - began
+        else:
+            self._running = SaveThread(step, partial(self._writer.save, position, state))
             self.settle()
         self._progress.phase("train")
+
+    def _save_beside(self, step: int, position: Position, state: State, trainer: Trainer) -> None:
+        """The copy as well, up to the next update."""
+        writer, snapshot = self._writer, Snapshot(self._copy, state)
+        assert writer is not None
+
+        def release() -> None:
+            self._blocked_s += snapshot.wait()
+
+        trainer.hold(release)
+        self._running = SaveThread(step, lambda: writer.save(position, snapshot.take()))
 
     def look(self) -> None:
         """Say how the running save went, if it is over; what shall stop the run waits for `settle`."""

@@ -15,7 +15,7 @@ from distperf.data.samples import Stream
 from distperf.errors import DataError, DistperfError
 from distperf.measure.progress import StepResult
 from distperf.measure.replicas import Replicas
-from distperf.measure.stopwatch import COMMUNICATION, OPTIMIZER
+from distperf.measure.stopwatch import CHECKPOINT, COMMUNICATION, OPTIMIZER
 from distperf.optim.clip import clip_factor
 from distperf.parallel.engine import Engine
 from distperf.passes import Passes
@@ -77,6 +77,7 @@ class Trainer:
         self._lr_at = lr_at
         self._grad_clip = grad_clip
         self._counts = counts
+        self._release: Callable[[], None] | None = None
 
     @property
     def loss_scale(self) -> dict[str, Any] | None:
@@ -87,6 +88,10 @@ class Trainer:
         """Go on with what a checkpoint kept; from the start where it kept none, as that of a run in bf16."""
         if self.scaled is not None and kept is not None:
             self.scaled = replace(self.scaled, scale=LossScale(**kept))
+
+    def hold(self, release: Callable[[], None]) -> None:
+        """Call `release` once before the next update: until then somebody reads weights and optimizer state."""
+        self._release = release
 
     def step(self, step: int, asked: Callable[[], Asked] = Asked) -> StepResult:
         """Train on the global batch of `step`, which counts from 1. asked: what this rank is asked, as of this step.
@@ -121,11 +126,18 @@ class Trainer:
             self._refuse_or_skip(step, loss, norm)
         else:
             clip = clip_factor(torch.tensor(norm * norm, dtype=torch.float64), self._grad_clip)
+            self._let_go()
             with OPTIMIZER:
                 self.engine.step(lr, grad_scale=float(clip) / tokens / factor)
         if self.scaled is not None:
             self.scaled = replace(self.scaled, scale=self.scaled.scale.after(skipped))
         return StepResult(loss, norm, lr, int(tokens), scale, skipped, Asked(*map(int, told)))
+
+    def _let_go(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            with CHECKPOINT:
+                release()
 
     def _refuse_or_skip(self, step: int, loss: float, norm: float) -> None:
         """Raises unless a smaller loss scale can be hoped for. Collective."""

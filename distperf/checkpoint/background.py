@@ -1,7 +1,12 @@
-"""A save beside training: training stops for a copy to host memory, and a thread writes that."""
+"""A save beside training: a thread copies the state to host memory, and writes that.
+
+Only an update changes what is saved. So the copy is made beside the next step's passes, and training waits for what is
+left of it before that step's update: mostly for nothing (source: CheckFreq, Mohan et al., FAST 2021).
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import Generic, TypeVar
@@ -25,7 +30,7 @@ class HostCopy:
 
     @torch.no_grad()
     def take(self, state: State) -> State:
-        """The pieces that this rank saves, as they are now."""
+        """The pieces that this rank saves, as they are now. On a GPU, by the current stream."""
         copies = {
             fqn: OwnedTensor(
                 owned.shape, owned.dtype, tuple(self._copy(fqn, piece) for piece in owned.pieces)
@@ -45,6 +50,39 @@ class HostCopy:
             self._buffers[fqn, piece.offsets] = buffer
         buffer.copy_(piece.tensor, non_blocking=True)
         return Piece(piece.offsets, buffer)
+
+
+class Snapshot:
+    """A state that is copied by another thread, and changed only after `wait`. Made where it was last changed."""
+
+    def __init__(self, copy: HostCopy, state: State) -> None:
+        self._copy, self._state = copy, state
+        self._taken = Event()
+        self._device = next(
+            (p.tensor.device for o in state.values() for p in o.pieces if p.tensor.is_cuda), None
+        )
+        self._changed = (
+            None if self._device is None else torch.cuda.current_stream(self._device).record_event()
+        )
+
+    def take(self) -> State:
+        """Copy it. On a GPU beside what training does there."""
+        try:
+            if self._device is None or self._changed is None:
+                return self._copy.take(self._state)
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_event(self._changed)
+            with torch.cuda.stream(stream):
+                return self._copy.take(self._state)
+        finally:
+            self._state = {}
+            self._taken.set()
+
+    def wait(self) -> float:
+        """Until it is copied. Seconds that this took."""
+        began = time.monotonic()
+        self._taken.wait()
+        return time.monotonic() - began
 
 
 T = TypeVar("T")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Event
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from distperf.checkpoint.background import HostCopy, SaveThread
+from distperf.checkpoint.background import HostCopy, SaveThread, Snapshot
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
 from distperf.checkpoint.manifest import Origin, Position
@@ -43,6 +44,28 @@ def test_what_training_changes_after_the_copy_is_not_saved(tmp_path):
     assert not running.failed
     found = load_newest(str(tmp_path), ORIGIN, "", lambda: state(values))
     assert found is not None
+    assert torch.equal(values, torch.arange(1000.0))
+
+
+def test_an_update_waits_for_the_copy_and_no_longer(tmp_path):
+    """Whoever waits goes on once the copy is made, before anything is written; what is saved is what there was."""
+    values = torch.arange(1000.0)
+    writer = CheckpointWriter(str(tmp_path), ORIGIN, Retention(0))
+    snapshot, copied, may_write = Snapshot(HostCopy(), state(values)), Event(), Event()
+
+    def save():
+        taken = snapshot.take()
+        copied.set()
+        may_write.wait()
+        return writer.save(Position(1, 1, 0, 0), taken)
+
+    running = SaveThread(1, save)
+    snapshot.wait()
+    copied.wait()
+    values.fill_(-1)
+    may_write.set()
+    running.result()
+    assert load_newest(str(tmp_path), ORIGIN, "", lambda: state(values)) is not None
     assert torch.equal(values, torch.arange(1000.0))
 
 
