@@ -3,14 +3,16 @@
     python scripts/bench/checkpoint.py [--parameters 110e6] [--repeats 5] [--dir FOLDER]
 
 One rank on the CPU with parameters and Adam's two moments in fp32. Medians; first saves, which also allocate host
-memory, are not counted. "disk": the same bytes written and read plainly, by fio where it is installed. Cold: the page
-cache was asked to let the files go. Worth something on a quiet machine only: the load average is printed.
+memory, are not counted. "training stops": until the call returns, and before the next update until all is copied.
+"training loses": how much longer than else it takes until the next update may begin, a step's passes (products, as fast
+as they go while the save goes on) in between. "disk": the same bytes written and read plainly, by fio where it is
+installed. Cold: the page cache was asked to let the files go. Worth something on a quiet machine only: the load average
+is printed.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import shutil
 import statistics
@@ -28,7 +30,7 @@ import torch.distributed.checkpoint as dcp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from distperf.checkpoint.background import HostCopy, SaveThread
+from distperf.checkpoint.background import HostCopy, SaveThread, Snapshot
 from distperf.checkpoint.blocks import BLOCK_BYTES, hash_of
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.manifest import Origin, Position, read_manifest
@@ -54,6 +56,13 @@ def timed(action: Callable[[], object]) -> float:
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
+
+
+def passes() -> None:
+    """What a step computes before its update, about a second of it."""
+    a = torch.full((1024, 1024), 0.5)
+    for _ in range(40):
+        a = a @ a / 512
 
 
 def forget(folder: Path) -> None:
@@ -86,14 +95,18 @@ def distperf_round(
     figures: Figures, state: dict[str, torch.Tensor], folder: Path, step: int, copy: HostCopy
 ) -> None:
     writer = CheckpointWriter(str(folder), Origin("bench", "bench", 1, 1, {}, "fp32", 0, {}), Retention(1))
+    alone = timed(passes)
     began = time.perf_counter()
-    running = SaveThread(
-        step, functools.partial(writer.save, Position(step, step, 0, 0), copy.take(owned(state)))
-    )
+    snapshot = Snapshot(copy, owned(state))
+    running = SaveThread(step, lambda: writer.save(Position(step, step, 0, 0), snapshot.take()))
     blocked = time.perf_counter() - began
+    passes()
+    blocked += snapshot.wait()
+    update = time.perf_counter() - began
     path = running.result().path
     if step > 1:
         figures.add("distperf: training stops", blocked)
+        figures.add("distperf: training loses", update - alone)
         figures.add("distperf: until it is on disk", time.perf_counter() - began)
     target = owned({name: torch.zeros_like(t) for name, t in state.items()})
     for name in ("cold", "warm"):
@@ -104,14 +117,18 @@ def distperf_round(
 
 def dcp_round(figures: Figures, state: dict[str, torch.Tensor], folder: Path, step: int) -> None:
     path = folder / f"dcp-{step}"
+    alone = timed(passes)
     began = time.perf_counter()
     future = dcp.async_save(state, checkpoint_id=path)
     blocked = time.perf_counter() - began
+    passes()
+    update = time.perf_counter() - began
     future.result()
     whole = time.perf_counter() - began
     forget_s = timed(lambda: forget(path))  # also forces it to disk, which DCP leaves to the kernel
     if step > 1:
         figures.add("DCP: training stops (async_save)", blocked)
+        figures.add("DCP: training loses (async_save)", update - alone)
         figures.add("DCP: until it is on disk", whole + forget_s)
     target = {name: torch.zeros_like(t) for name, t in state.items()}
     for name in ("cold", "warm"):
