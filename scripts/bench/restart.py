@@ -1,4 +1,4 @@
-"""How long a run stands still when a rank is killed: from SIGKILL to the first new step, out of memory and off the disk.
+"""How long a run stands still when a rank is killed: from SIGKILL to the first new step, from memory and from disk.
 
     python scripts/bench/restart.py [--rounds 3] [--hidden 768] [--layers 12]
 
