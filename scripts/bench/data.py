@@ -1,10 +1,11 @@
 """What reading costs: text to shards by workers, batches against torch's DataLoader over the same tokens, a seek.
 
-    python scripts/bench/data.py [--megabytes 32] [--batches 300]
+    python scripts/bench/data.py [--megabytes 32] [--batches 300] [--datasets]
 
 Words of random letters are the text, a tokenizers JSON file with as many words the tokenizer. The DataLoader reads
-samples out of one memory map of the same ids, shuffled, in as many workers. All figures are medians of --rounds rounds,
-in which the variants take turns; the table is Markdown for docs/benchmarks.md.
+samples out of one memory map of the same ids, shuffled, in as many workers. --datasets: `datasets.map` makes ids of
+the same text with the same tokenizer, in as many processes; it must be installed, and is none of our dependencies. All
+figures are medians of --rounds rounds, in which the variants take turns; the table is Markdown for docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -57,6 +58,29 @@ def prepare(folder: Path, workers: int) -> float:
     tokenizer = load_tokenizer(str(folder / "tokenizer.json"))
     prepare_text([str(folder / "text.jsonl")], tokenizer, out, workers=workers)
     return read_manifest(out).tokens / (time.perf_counter() - began)
+
+
+def datasets_map(folder: Path, workers: int) -> float:
+    """Tokens a second of `datasets`, from the JSON lines to its own files of ids; nothing of it kept from before."""
+    import datasets  # a peer, installed by hand
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def ids(batch: dict[str, list[str]]) -> dict[str, list[list[int]]]:
+        found = [encoding.ids for encoding in tokenizer.encode_batch(batch["text"])]
+        return {"ids": found, "count": [len(each) for each in found]}
+
+    with tempfile.TemporaryDirectory() as cache:
+        began = time.perf_counter()
+        source = datasets.load_dataset(
+            "json", data_files=str(folder / "text.jsonl"), split="train", cache_dir=cache
+        )
+        made = source.map(
+            ids, batched=True, remove_columns=["text"], num_proc=workers if workers > 1 else None
+        )
+        seconds = time.perf_counter() - began
+        return sum(made["count"]) / seconds
 
 
 def ours(shards: Path, workers: int, batches: int) -> Loader:
@@ -126,6 +150,9 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=32)
     parser.add_argument("--batches", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--datasets", action="store_true", help="as a peer of `prepare`; it must be installed"
+    )
     args = parser.parse_args()
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -137,6 +164,9 @@ def main() -> None:
         for _ in range(args.rounds):
             for workers in (1, 2):
                 found.setdefault(f"prepare, {workers} workers, tokens/s", []).append(prepare(folder, workers))
+                if args.datasets:
+                    rate = datasets_map(folder, workers)
+                    found.setdefault(f"datasets.map, {workers} processes, tokens/s", []).append(rate)
             for workers in (0, 1, 2):
                 for what, rate in (("Loader", ours_rate), ("DataLoader", theirs_rate)):
                     source = shards if rate is ours_rate else ids
