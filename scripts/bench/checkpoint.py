@@ -94,7 +94,7 @@ class Figures:
 def distperf_round(
     figures: Figures, state: dict[str, torch.Tensor], folder: Path, step: int, copy: HostCopy
 ) -> None:
-    writer = CheckpointWriter(str(folder), Origin("bench", "bench", 1, 1, {}, "fp32", 0, {}), Retention(1))
+    writer = CheckpointWriter(str(folder), Origin("bench", "bench", 1, 1, {}, "fp32", 0, {}), Retention(0))
     alone = timed(passes)
     began = time.perf_counter()
     snapshot = Snapshot(copy, owned(state))
@@ -113,6 +113,7 @@ def distperf_round(
         if name == "cold":
             forget(path)
         figures.add(f"distperf: load, {name}", timed(lambda: Stored(path, read_manifest(path)).fill(target)))
+    shutil.rmtree(path)
 
 
 def dcp_round(figures: Figures, state: dict[str, torch.Tensor], folder: Path, step: int) -> None:
