@@ -22,7 +22,7 @@ from torch import Tensor
 from distperf.checkpoint.blocks import hash_of
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load, load_newest
-from distperf.checkpoint.manifest import Origin, Position, list_checkpoints, read_manifest, write_manifest
+from distperf.checkpoint.manifest import Origin, Position, claim, list_checkpoints, read_manifest, write_manifest
 from distperf.checkpoint.save import CheckpointWriter, Saved
 from distperf.checkpoint.verify import verify
 from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointSuperseded
@@ -205,6 +205,7 @@ def test_nothing_is_begun_anew_over_what_is_damaged(copy, alone):
     """With every checkpoint of the run damaged, its next attempt says so and changes nothing."""
     for step in copy.glob("step-*"):
         (step / "manifest.json").write_text("{}")
+    claim(copy, ORIGIN.run_id, 2)  # as any start of attempt 2 does
     before = sorted(copy.rglob("*"))
     with pytest.raises(CheckpointError, match=r"no complete checkpoint to start from\n.*00010.*\n.*00020"):
         go_on(str(copy))
