@@ -22,7 +22,14 @@ from torch import Tensor
 from distperf.checkpoint.blocks import hash_of
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import find_start, load, load_newest
-from distperf.checkpoint.manifest import Origin, Position, claim, list_checkpoints, read_manifest, write_manifest
+from distperf.checkpoint.manifest import (
+    Origin,
+    Position,
+    claim,
+    list_checkpoints,
+    read_manifest,
+    write_manifest,
+)
 from distperf.checkpoint.save import CheckpointWriter, Saved
 from distperf.checkpoint.verify import verify
 from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointSuperseded
