@@ -125,8 +125,10 @@ class Controller:
             self._tick()
 
     def _interrupted(self, name: str) -> events.Interrupted:
-        preempted = name == "SIGTERM" and not self.state.interrupted and self._order.preempted()
-        return events.Interrupted(self._now(), "SIGUSR1" if preempted else name)  # as before a time limit
+        warned = name == "SIGUSR2" or (
+            name == "SIGTERM" and not self.state.interrupted and self._order.preempted()
+        )
+        return events.Interrupted(self._now(), "SIGUSR1" if warned else name)  # as before a time limit
 
     def _tick(self) -> None:
         self._ticked_t = self._now()

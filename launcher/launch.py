@@ -46,7 +46,7 @@ from launcher.setup import Setup
 from launcher.sinks.feeding import feeding
 from launcher.sinks.trackers import asked_for
 from launcher.sinks.tracking import tracked
-from launcher.slurm import queue
+from launcher.slurm import container, queue
 from launcher.slurm.allocation import fewer_cpus
 from launcher.state import Policy
 from launcher.sync.collect import collect
@@ -66,7 +66,9 @@ def make_transport(parsed: Parsed) -> Transport:
     if parsed.allocation is not None and parsed.recipe.slurm.agents == "srun":
         from launcher.transport.slurm import SlurmTransport
 
-        return SlurmTransport(parsed.allocation)
+        saved = needs(parsed, check=True).shared_dir
+        inside = container.options(parsed.recipe.slurm.container, parsed.workdir, saved)
+        return SlurmTransport(parsed.allocation, inside)
     if parsed.recipe.launch.transport is not None:
         from launcher.transport.own import load
 

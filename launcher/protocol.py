@@ -221,7 +221,7 @@ class Attached(NamedTuple):
 
 
 class Signalled(NamedTuple):
-    """The agent got SIGTERM or SIGUSR1 from SLURM, and its ranks as well: the job shall end."""
+    """The agent got SIGTERM, SIGUSR1 or SIGUSR2 from SLURM, and its ranks as well: the job shall end."""
 
     signal: str
 

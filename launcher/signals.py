@@ -11,11 +11,12 @@ from types import FrameType
 
 @contextmanager
 def caught(names: queue.SimpleQueue[str]) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGUSR1 go into `names`; a closed terminal is a SIGTERM, but under nohup.
+    """SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 go into `names`; a closed terminal is a SIGTERM, but under nohup.
 
     Main thread only.
     """
-    kinds = {number: number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    kinds = {number: number.name for number in numbers}
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         kinds[signal.SIGHUP] = "SIGTERM"
 

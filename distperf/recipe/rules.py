@@ -15,6 +15,7 @@ from distperf.recipe.machines import HardwareSection
 from distperf.recipe.offload_rules import offload_faults
 from distperf.recipe.presets import complete_shape
 from distperf.recipe.schedules import SCHEDULES
+from distperf.recipe.scheduling import SlurmSection
 from distperf.recipe.schema import Recipe
 from distperf.recipe.sections import ModelSection, OptimizerSection
 from distperf.recipe.tensor_rules import indivisible, llama_units
@@ -80,6 +81,7 @@ def faults(recipe: Recipe) -> Iterator[Fault]:
     yield from (Fault(*fault) for fault in checkpoint_faults(recipe.checkpoint, recipe.eval, recipe.offload))
     yield from _launch(recipe.launch)
     yield from _hardware(recipe.hardware)
+    yield from _container(recipe.slurm)
     if recipe.launch.min_nodes != "all" and recipe.parallel.dp_shard != "auto":
         text = (
             f"launch.min_nodes is {recipe.launch.min_nodes}, but parallel.dp_shard, {recipe.parallel.dp_shard}, fixes "
@@ -308,6 +310,16 @@ def _hardware(hardware: HardwareSection) -> Iterator[Fault]:
     if hardware.memory_gib is not None and hardware.device is None:
         key = "hardware.memory_gib"
         yield Fault(key, f"{key} needs hardware.device: memory of a device, or of a node with device: cpu")
+
+
+def _container(slurm: SlurmSection) -> Iterator[Fault]:
+    container = slurm.container
+    if container.image is None and (container.mounts or container.options):
+        key = "slurm.container"
+        yield Fault(key, f"missing key {key}.image: mounts and options are about a container", at_key=True)
+    if container.image is not None and slurm.agents != "srun":
+        key = "slurm.container.image"
+        yield Fault(key, f"{key} needs slurm.agents: srun, which starts the container; it is {slurm.agents}")
 
 
 def _launch(launch: LaunchSection) -> Iterator[Fault]:

@@ -128,9 +128,14 @@ slurm:                          # what `distperf sbatch` asks for; null is left 
   constraint: null
   extra: []                     # more options: ["--exclusive"]
   setup: []                     # shell lines before the launch: ["module load cuda"]
-  signal_s: 120                 # before the time limit: save, end, and be queued again
+  signal: USR1                  # or USR2, TERM
+  signal_s: 120                 # so long before the time limit: save, end, and be queued again
   requeue: true
   agents: srun                  # ssh: where there is no srun
+  container:                    # ranks run in it, by pyxis
+    image: null
+    mounts: []                  # ["/data:/data:ro"]
+    options: []                 # more of pyxis's
 
 run:
   share: owner                  # group: members of the folder's group may watch

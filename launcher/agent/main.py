@@ -26,7 +26,7 @@ def run(nonce: str) -> None:
     if (
         "SLURM_STEP_ID" in os.environ
     ):  # SLURM signals whole steps: the controller must hear of it, and us survive it
-        agent.tell_of(signal.SIGTERM, signal.SIGUSR1)
+        agent.tell_of(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
     agent.say(protocol.Hello(protocol.VERSION, facts.node_facts()))
     try:
         agent.serve()

@@ -11,7 +11,7 @@ that are told in another way, as many as the node's agent sees; else tasks, wher
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import HostfileError, UsageError
@@ -186,13 +186,14 @@ def scrubbed(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name in KEPT or not name.startswith(SCRUBBED)}
 
 
-def srun(job: Allocation, node: str) -> list[str]:
+def srun(job: Allocation, node: str, options: Sequence[str] = ()) -> list[str]:
     """The command that starts one task on one node of the job, with all of its CPUs and GPUs, beside other steps.
 
+    options: more of srun's, as for a container.
     Without --unbuffered, SLURM keeps back output that holds no end of line, and an agent's frames need none.
     """
     return [
         "srun", f"--jobid={job.job}", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--overlap", "--cpu-bind=none",
         "--mem=0", "--unbuffered", "--kill-on-bad-exit=0", "--mpi=none", "--quiet", "--job-name=distperf",
-        *([f"--gpus={job.gpus[node]}"] if node in job.gpus else []),
+        *([f"--gpus={job.gpus[node]}"] if node in job.gpus else []), *options,
     ]  # fmt: skip

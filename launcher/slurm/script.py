@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from distperf.recipe.schema import Recipe
 
-WARNING_SIGNAL = "USR1"
-
 
 def batch_script(recipe: Recipe, command: Sequence[str], runs: str, source: str) -> str:
     """The script. command: `distperf launch ...`; runs: the folder that its output goes to, beside the runs."""
     slurm = recipe.slurm
     ranks = slurm.gpus or (1 if recipe.launch.nproc == "auto" else recipe.launch.nproc)
-    signal = f"B:{WARNING_SIGNAL}@{slurm.signal_s}" if slurm.signal_s else None
+    signal = f"B:{slurm.signal}@{slurm.signal_s}" if slurm.signal_s else None
     options = {
         "job-name": recipe.name,
         "output": f"{runs}/slurm-{'%A_%a' if is_array(recipe) else '%j'}.log",
@@ -37,8 +35,10 @@ def batch_script(recipe: Recipe, command: Sequence[str], runs: str, source: str)
     lines += [f"#SBATCH {option}" for option in slurm.extra]
     lines += ["", *slurm.setup, *([""] if slurm.setup else [])]
     lines.append(
-        "# exec: signals that SLURM sends to the batch shell reach distperf, which starts an agent a node by srun."
+        "# exec: signals that SLURM sends to the batch shell reach distperf, which starts an agent a node."
     )
+    if slurm.container.image is not None:
+        lines.append(f"# Agents, and so ranks, run in the container {slurm.container.image}.")
     lines.append(f"exec {shlex.join(command)}")
     return "\n".join(lines) + "\n"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 import pytest
 from integration.lab import Lab
 
-PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd")
+PACKAGES = ("munge", "slurm-client", "slurmctld", "slurmd", "libslurm-dev")
+CONTAINERS = Path(__file__).with_name("container.c")
 UP_LIMIT_S = 60.0
 
 CONF = """\
@@ -79,6 +81,9 @@ class Slurm:
             f"NodeName=host{k} Name=gpu File=/run/nvidia[0-{int(line.partition('gpu:')[2]) - 1}]\n"
             for k, line in nodes.items() if "gpu:" in line
         ))  # fmt: skip
+        plugin = conf / "container.so"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, CONTAINERS], check=True, timeout=60)
+        (conf / "plugstack.conf").write_text(f"required {plugin}\n")
         (conf / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
         daemons = {1: "slurmctld", **dict.fromkeys(nodes, "slurmd")}
         with ThreadPoolExecutor() as pool:
@@ -113,10 +118,12 @@ class Slurm:
 
 def why_no_slurm() -> str | None:
     """What this machine lacks for a cluster, if anything. The configuration above is for what Debian 12 has."""
-    for name in ("munged", "srun", "slurmctld", "slurmd"):
+    for name in ("munged", "srun", "slurmctld", "slurmd", "gcc"):
         if shutil.which(name, path="/usr/sbin:/usr/bin") is None:
             return f"needs {name}: scripts/debian-packages {' '.join(PACKAGES)}"
-    return None
+    return (
+        None if Path("/usr/include/slurm/spank.h").exists() else "needs libslurm-dev: scripts/debian-packages"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,11 @@ inner = subprocess.run(["srun", "--overlap", "-n1", "-N1", "hostname"], capture_
 print("hello", os.environ["RANK"], os.uname().nodename, os.environ.get("CUDA_VISIBLE_DEVICES"),
       "SLURM_PROCID" in os.environ, inner.returncode)
 """
+WHERE = """
+import os, sys, torch_is_not_needed
+print("inside", os.path.exists("/here"), os.path.exists("%s"), os.getcwd(), sys.executable)
+open("made", "a").write(os.environ["RANK"])
+"""
 # Ends in order when it is told to, and only then; another attempt is done at once.
 PATIENT = """
 import os, signal, sys, time
@@ -100,6 +105,25 @@ def test_a_job_gives_hosts_slots_and_gpus(slurm):
         "hello 0 host2 0,1 False 0", "hello 1 host2 0,1 False 0", "hello 2 host3 0 False 0",
     ], said  # fmt: skip
     assert status(slurm)["exit_code"] == 0
+
+
+def test_a_container_of_pyxis(slurm):
+    """Agents and ranks run in the image, which holds neither distperf nor its Python; the folder of the launch is seen
+    at its own path, what is mounted where it is told to, and the rest of the host is not there.
+    """
+    for host in (2, 3):
+        slurm.lab.ssh(host, "mkdir /run/image; mkdir -m 1777 /run/image/tmp; touch /run/image/here", "root")
+    (slurm.folder / "modules").mkdir()
+    (slurm.folder / "modules" / "torch_is_not_needed.py").touch()
+    write(slurm, where_py=WHERE % sys.prefix, where_yaml=f"""
+script: {{path: where.py}}
+launch: {{env: {{PYTHONPATH: /opt/modules}}}}
+slurm:
+  container: {{image: /run/image, mounts: ["{slurm.folder}/modules:/opt/modules"], options: [--container-writable]}}
+""")  # fmt: skip
+    said = slurm.job("-N2", f"{DISTPERF} launch where.yaml {COLD}")
+    assert said.count(f"inside True False {slurm.folder} /usr/bin/python3") == 2, said
+    assert sorted((slurm.folder / "made").read_text()) == ["0", "1"]
 
 
 def test_one_task_leads_where_all_are_told_to_d16(slurm):

@@ -264,7 +264,13 @@ def test_silence(launch):
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143), (signal.SIGUSR1, 75)],
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        (signal.SIGHUP, 143),
+        (signal.SIGUSR1, 75),
+        (signal.SIGUSR2, 75),
+    ],
 )
 def test_signals_end_the_run(launch, number, code):
     """A signal while ranks run stops them in order and gives the run its code; handlers are put back after."""

@@ -302,3 +302,15 @@ def test_evaluations_need_something_held_back(problems, load):
         assert "data.validation" in said
     (said,) = problems(BASE.replace("text: [a.txt]", "synthetic: true, validation: 0.1"))
     assert "data.validation stands beside text or tokens" in said
+
+
+def test_a_container_needs_an_image_and_srun(problems, load):
+    """Options without an image would do nothing, and agents over SSH are started in no container."""
+    (said,) = problems(BASE + "slurm: {container: {mounts: ['/a:/a']}}\n")
+    assert "missing key slurm.container.image" in said
+    (said,) = problems(BASE + "slurm: {agents: ssh, container: {image: a.sqsh}}\n")
+    assert "slurm.container.image needs slurm.agents: srun, which starts the container; it is ssh" in said
+    for mount in ("/a", "a:b", "/a:/b,/c:/d", "/a b:/c"):
+        (said,) = problems(BASE + f"slurm: {{container: {{image: a, mounts: ['{mount}']}}}}\n")
+        assert "it takes a mount, FROM:TO or FROM:TO:FLAGS" in said
+    assert load(BASE + "slurm: {container: {image: a, mounts: ['/a:/b:ro']}}\n").slurm.container.image == "a"

@@ -51,6 +51,14 @@ def test_the_smallest(script):
     ]  # fmt: skip
 
 
+def test_another_signal_and_a_container(script):
+    """The signal is asked for by its name; the container is srun's affair, and told in a comment."""
+    text = script("{signal: USR2, signal_s: 60, container: {image: /images/a.sqsh}}")
+    assert "--signal=B:USR2@60" in options(text)
+    assert "container /images/a.sqsh" in text
+    assert not any("container" in option for option in options(text))
+
+
 def test_no_warning_no_requeue_and_an_array(script):
     """Each can be turned off; the output of an array's elements is kept apart."""
     found = options(script('{signal_s: 0, requeue: false, extra: ["--array=0-3%2"]}'))
