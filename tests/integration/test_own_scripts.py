@@ -23,15 +23,17 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
-        "DISTPERF_OWN_SCRIPTS" not in os.environ,
-        reason="torch's DDP on gloo may deadlock at a script's end; DISTPERF_OWN_SCRIPTS=1 runs these",
+        "OWN_SCRIPTS" not in os.environ,
+        reason="torch's DDP on gloo may deadlock at a script's end; OWN_SCRIPTS=1 runs these",
     ),
 ]
 LAB_HOSTS = 3
 LIMIT_S = 300  # four ranks import much, on a machine that may be busy
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-NAMES = ("ddp.py", "accelerated.py", "hf_trainer.py")
-NEEDS = {"accelerated.py": "accelerate", "hf_trainer.py": "transformers"}
+NAMES = ("ddp.py", "accelerated.py", "hf_trainer.py", "lightning_trainer.py")
+NEEDS = {
+    "accelerated.py": "accelerate", "hf_trainer.py": "transformers", "lightning_trainer.py": "pytorch_lightning",
+}  # fmt: skip
 FINAL = re.compile(r"final loss ([0-9.]+)")
 # What a script's arithmetic may depend on is the same everywhere: threads, and the order of a reduction.
 SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -82,4 +84,4 @@ def test_in_a_job(place, slurm, name):
     """Hosts and slots of SLURM's, agents by srun."""
     settings = " ".join(f"{key}={value}" for key, value in SETTINGS.items())
     launch = f"cd scripts && {settings} {sys.executable} -m launcher launch --script {name}"
-    assert final(slurm.job("-N2 -n4", launch, LIMIT_S)) == by_torchrun(name)
+    assert final(slurm.job("-N2 --ntasks-per-node=2", launch, LIMIT_S)) == by_torchrun(name)
