@@ -1,4 +1,4 @@
-"""A script around Lightning's Trainer, as for torchrun: it reads from the environment how many nodes and devices there are."""
+"""A script around Lightning's Trainer, as for torchrun: the environment says how many nodes and devices there are."""
 
 import os
 
