@@ -47,7 +47,7 @@ class Scope:
 
 def cases(ranks: Ranks, device: torch.device) -> Iterator[Case]:
     """Each measures one thing. All ranks take part in all of them, in the same order."""
-    hosts = _hosts(ranks)
+    hosts = hosts_of(ranks)
     scopes = list(_scopes(ranks, hosts))
     sizes = SIZES if device.type == "cpu" else DEVICE_SIZES
     for scope in scopes:
@@ -59,7 +59,7 @@ def cases(ranks: Ranks, device: torch.device) -> Iterator[Case]:
         yield partial(_link, "hosts", _partner_outside(ranks, hosts, pairs), device)
 
 
-def _hosts(ranks: Ranks) -> list[list[int]]:
+def hosts_of(ranks: Ranks) -> list[list[int]]:
     """The ranks of each host. Cost: as `exchange`."""
     found: dict[int, list[int]] = {}
     for rank, node in enumerate(exchange(ranks.node_rank)):

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from distperf.bench import comm, compute, disk
+from distperf.bench import comm, compute, disk, divided
 from distperf.contract import BENCH_ENV, RUN_ID_ENV, reporter
 from distperf.errors import DistperfError
 from distperf.process_group import Ranks, join, leave
@@ -43,6 +43,7 @@ def _cases(ranks: Ranks, device: torch.device) -> Iterator[compute.Case]:
         yield from compute.cases(device)
     if "comm" in parts:
         yield from comm.cases(ranks, device)
+        yield from divided.cases(ranks, device)
     if "disk" in parts and drives:
         yield from disk.cases(drives, os.environ[RUN_ID_ENV], ranks.rank)
 

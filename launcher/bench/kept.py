@@ -19,7 +19,7 @@ from launcher import words
 from launcher.errors import RunFolderError
 from launcher.rundir import write_atomic
 
-SCHEMA = 1
+SCHEMA = 2
 # What of a node must be as it was for its numbers to mean it.
 HARDWARE = ("hostname", "cpus", "devices", "device_names")
 

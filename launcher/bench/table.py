@@ -14,6 +14,11 @@ from launcher.bench.run import Measured
 
 SCHEMA = 1
 FLOPS = ("matmul", "layer")
+ADDED = {
+    "tensor": "a layer over tp: more",
+    "ulysses": "over cp (ulysses): more",
+    "ring": "over cp (ring): more",
+}
 SCOPES = {HOST: "inside a host", HOSTS: "over all hosts"}
 GIGA = 1e9
 
@@ -94,15 +99,17 @@ def _between(found: Sequence[Finding]) -> list[str]:
 
 
 def _row(measure: Measure) -> list[str]:
-    """A link's smallest message is an empty one."""
-    points = measure.points
+    """A link's smallest message is an empty one; what is added to a layer is no rate of a link."""
+    points, name = measure.points, ADDED.get(measure.what, measure.what)
     cells = [
-        f"{words.size(sent)}: {_short(seconds)}, {sent / seconds / GIGA:.2f} GB/s" for sent, seconds in points
+        f"{words.size(sent)}: {_short(seconds)}"
+        + ("" if measure.what in ADDED else f", {sent / seconds / GIGA:.2f} GB/s")
+        for sent, seconds in points
     ]
     if measure.what == LINK and points[0][0] == EMPTY_BYTES:
         cells[0] = f"empty: {_short(points[0][1])}"
     first, *middle, last = cells if len(cells) > 1 else [cells[0], cells[0]]
-    return [measure.what, first, "; ".join(middle), last]
+    return [name, first, "; ".join(middle), last]
 
 
 def _rate(what: str, value: float) -> str:

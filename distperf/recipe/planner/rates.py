@@ -2,6 +2,7 @@
 
     what                                where            amount            value
     reduce, gather, all_reduce, ...     host, hosts      bytes sent        seconds of a call
+    tensor, ulysses, ring               host, hosts      bytes sent        seconds that dividing a layer adds to it
     matmul, layer                       fp32, bf16, ...  width             FLOP/s
     loss                                fp32, bf16, ...                    logits a second
     copy, update                                                           bytes a second, read and written

@@ -7,7 +7,7 @@ recipe, with assumptions that have names below. A rank sends over its hosts' net
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 
 from distperf.recipe.holdings import rank_parameters
 from distperf.recipe.planner import tiers
@@ -41,7 +41,7 @@ class StepTime:
     pipeline_s: float  # sending between stages
     bubble_s: float
     update_s: float
-    offload_s: float = 0.0  # to and from the tiers, beyond what the update hides
+    offload_s: float = 0.0  # to and from the tiers, beyond what passes and the update hide
 
     @property
     def step_s(self) -> float:
@@ -95,7 +95,7 @@ def step_time(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> StepTim
     hidden = HIDING_SHARE * compute if hardware.fused and parallel.pp == 1 else 0.0
     share = bubble_share(parallel.pp_schedule, parallel.pp, accumulation) if parallel.pp > 1 else 0.0
     update = _update_s(spec, model, hardware)
-    offload = tiers.transfer_s(spec, model, hardware, update)
+    offload = tiers.transfer_s(spec, model, hardware, compute, update)
     if offload is None:
         return None
     return StepTime(
@@ -113,7 +113,7 @@ def _speed(spec: RunSpec, model: ModelSpec, hardware: Hardware) -> Speed | None:
     """As measured, for layers of this width; else a part of what the recipe or the data sheet says."""
     rates, precision = hardware.rates, spec.precision
     if rates is not None:
-        layers = rates.rate("layer", precision, model.hidden / sqrt(spec.parallel.tp))
+        layers = rates.rate("layer", precision, model.hidden)
         head = rates.rate("matmul", precision, model.hidden)
         if layers is not None and head is not None:
             return Speed(layers, head, rates.rate("loss", precision) or inf)

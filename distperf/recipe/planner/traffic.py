@@ -38,24 +38,31 @@ def _inside_layers(spec: RunSpec, model: ModelSpec, hardware: Hardware) -> list[
     parallel, accumulation = spec.parallel, spec.train.accumulation
     shape, width = shape_of(spec, model, hardware), WIDTHS[spec.precision]
     layers = max(parallel.pp_layers) if parallel.pp > 1 else model.layers
+    passes = 1.5 if spec.activation_checkpoint == "full" else 1.0  # what layers send forward is sent again
     stream = shape.positions * model.hidden * width
-    repeats = 1.5 if spec.activation_checkpoint == "full" else 1.0  # what layers send is sent again
-    passes = ceil(accumulation * repeats * layers)
-    keys = shape.keys
-    around = (
-        2 * (model.hidden + keys) * shape.positions * width
-        if shape.exchanged
-        else 6 * keys * shape.positions * width
-    )
-    tensor = 4 * accumulation * repeats * layers * _ring(parallel.tp) * stream
-    context = accumulation * repeats * layers * 2 * _ring(parallel.cp) * around / parallel.tp
-    turns = 8 if shape.exchanged else 6 * (parallel.cp - 1)
+    tensor = layer_bytes("tensor", model, shape.positions, width, parallel.tp)
+    context = layer_bytes(parallel.cp_method, model, shape.positions * parallel.cp, width, parallel.cp)
     return [
-        Sent(TP, "all_gather", tensor, 4 * passes),
-        Sent(TP, "reduce_scatter", tensor, 4 * passes),
-        Sent(CP, "all_to_all" if shape.exchanged else "link", context, turns * passes),
+        # embedding and head together send half of what a layer does, in as many turns
+        Sent(TP, "tensor", accumulation * (passes * layers + 0.5) * tensor, accumulation * ceil(passes * layers + 1)),
+        Sent(CP, parallel.cp_method, accumulation * passes * layers * context / parallel.tp,
+             accumulation * ceil(passes * layers)),
         Sent(PP, "link", accumulation * 2 * stream / parallel.tp, 2 * accumulation),
-    ]
+    ]  # fmt: skip
+
+
+def layer_bytes(what: str, model: ModelSpec, positions: int, width: int, ranks: int) -> float:
+    """What a rank sends in a layer, forward and backward, that so many ranks divide ("tensor", "ulysses", "ring").
+
+    positions: T, of the micro-batch on all of them. Source: the `Cost:` lines of distperf.parallel.tensor, .ulysses
+    and .ring.
+    """
+    keys = model.hidden // model.heads * model.kv_heads
+    if what == "tensor":
+        return 8 * _ring(ranks) * positions * model.hidden * width
+    if what == "ulysses":
+        return 4 * _ring(ranks) * positions / ranks * (model.hidden + keys) * width
+    return 2 * positions / ranks * keys * (2 * (ranks - 1) * width + ranks * 4)  # gradients travel in fp32
 
 
 def _of_state(spec: RunSpec, model: ModelSpec, hardware: Hardware) -> list[Sent]:

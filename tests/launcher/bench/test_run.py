@@ -35,6 +35,7 @@ def test_all_parts_and_the_plan_of_this_machine(distperf, tmp_path):
     names = {(one["what"], one["where"]) for one in value["measures"]}
     assert {("matmul", "fp32"), ("layer", "bf16"), ("loss", "fp32"), ("update", ""), ("copy", "")} <= names
     assert {(what, "host") for what in ("reduce", "gather", "all_reduce", "all_gather", "link")} <= names
+    assert {(what, "host") for what in ("tensor", "ulysses", "ring")} <= names
     assert {("read", "drive"), ("write", "drive"), ("offload", "")} <= names
     assert all(number > 0 for one in value["measures"] for _, number in one["points"])
     assert value["outliers"] == []

@@ -9,7 +9,9 @@ from distperf.recipe.load import load_recipe
 from distperf.recipe.planner.hardware import CPU, UNKNOWN, Hardware, of_device, overlaid
 from distperf.recipe.planner.rates import Measure, Rates
 from distperf.recipe.planner.steptime import step_time
+from distperf.recipe.planner.traffic import layer_bytes
 from distperf.recipe.resolve import resolve
+from distperf.recipe.runspec import ModelSpec
 from distperf.recipe.stages import model_costs
 
 
@@ -74,6 +76,44 @@ def test_drives_are_hidden_behind_the_update_or_add_to_it(spec_of):
         2 * 8 * parameter_count(spec.model) / 1e7 - slow.update_s, rel=0.02
     )
     assert slow.limit == "offload"
+
+
+def test_parameters_on_drives_come_for_every_pass(spec_of):
+    """Weights twice and gradients once a micro-batch, gradients of earlier ones besides, as far as arithmetic does not
+    hide it; in the update weights both ways, gradients one.
+    """
+    keys = ("parallel.zero=3", "offload.optimizer=nvme", "offload.path=/d", "offload.params=nvme")
+    spec = spec_of(1, *keys)
+    shard, rate = 4 * parameter_count(spec.model), 1e6
+    time = step_time(spec, overlaid(measured(), drive_rate=rate), 1)
+    passes = (4 * 3 + 3) * shard / rate - time.compute_s
+    update = (2 * 2 + 2 + 1) * shard / rate - time.update_s
+    assert time.offload_s == pytest.approx(passes + update, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("key", "what"), [("parallel.tp=2", "tensor"), ("parallel.cp=2", "ulysses"), ("cp_method=ring", "ring")]
+)
+def test_dividing_layers_takes_what_was_measured(spec_of, key, what):
+    """What it added to a layer, for every layer and micro-batch; over tp once more for both ends of the model."""
+    keys = ("parallel.cp=2", "parallel.cp_method=ring") if what == "ring" else (key,)
+    spec = spec_of(2, *keys)
+    found = measured().rates.measures
+    rates = Rates("bench", (*found, Measure(what, "host", ((1e9, 0.5),))))
+    time = step_time(spec, overlaid(measured(), rates=rates), 2)
+    turns = spec.train.accumulation * (spec.model.layers + (what == "tensor"))
+    without = step_time(spec, measured(), 2)  # over cp, ZeRO's traffic alone
+    assert time.tensor_s - without.tensor_s == pytest.approx(0.5 * turns)
+
+
+@pytest.mark.parametrize(
+    ("what", "sent"), [("tensor", 8 * 256), ("ulysses", 4 * (256 + 64) / 2), ("ring", 8 * 64)]
+)
+def test_bytes_of_a_divided_layer(what, sent):
+    """As the docstrings of distperf.parallel have it: two ranks in fp32, by position of the sequence."""
+    model = ModelSpec("llama", layers=1, hidden=256, heads=8, kv_heads=2, ffn=704, vocab=1, tied_embedding=True,
+                      rope_theta=1e4, norm_eps=1e-5, dropout=0.0)  # fmt: skip
+    assert layer_bytes(what, model, 100, 4, 2) == pytest.approx(100 * sent * 4 / 2)
 
 
 def test_host_memory_costs_its_link(spec_of):
