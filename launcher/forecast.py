@@ -147,6 +147,7 @@ def candidates_json(found: Sequence[Candidate]) -> list[dict[str, Any]]:
             "micro_batch": c.spec.train.micro_batch,
             "activation_checkpoint": c.spec.activation_checkpoint,
             "offload": c.spec.offload.optimizer,
+            "offload_params": c.spec.offload.params,
             "total_bytes": c.memory.total_bytes,
             "fits": c.fits,
             "step_s": c.time and c.time.step_s,
@@ -166,8 +167,9 @@ def candidates_table(found: Sequence[Candidate]) -> list[str]:
         step = "?" if c.time is None else words.seconds(c.time.step_s)
         sizes = (parallel.zero, parallel.tp, parallel.pp, parallel.mesh.data_parallel_size)
         fits = "" if c.fits is not False else "does not fit: "
+        tier = c.spec.offload.optimizer + (" + params" if c.spec.offload.params != "none" else "")
         rows.append((f"{number}", *map(str, sizes), str(c.spec.train.micro_batch), c.spec.activation_checkpoint,
-                     c.spec.offload.optimizer, words.size(c.memory.total_bytes), step, fits + c.reason))  # fmt: skip
+                     tier, words.size(c.memory.total_bytes), step, fits + c.reason))  # fmt: skip
     return words.table(rows)
 
 

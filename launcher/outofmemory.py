@@ -48,10 +48,9 @@ def _ways_out(found: list[Remedy], plan: dict[str, Any]) -> list[str]:
     for remedy in found:
         slower = _slower(remedy.slower)
         fits = ", and would still not fit by the plan" if remedy.fits is False else ""
-        lines.append(
-            f"    --set {remedy.key}={remedy.value}  {words.size(remedy.total_bytes)} instead of {words.size(now)}, "
-            f"{slower}{fits}"
-        )
+        keys = " ".join(f"--set {each}" for each in (*remedy.with_it, f"{remedy.key}={remedy.value}"))
+        size = f"{words.size(remedy.total_bytes)} instead of {words.size(now)}"
+        lines.append(f"    {keys}  {size}, {slower}{fits}")
     return lines
 
 

@@ -98,7 +98,8 @@ def _tier(spec: RunSpec, other: RunSpec) -> dict[str, Any]:
     tier = other.offload.optimizer
     if tier == "none" and not spec.offload.path and spec.offload.optimizer == "none":
         return {}
-    keys = {"offload.optimizer": tier, "offload.optimizer_fraction": other.offload.optimizer_fraction}
+    keys = {"offload.optimizer": tier, "offload.optimizer_fraction": other.offload.optimizer_fraction,
+            "offload.params": other.offload.params}  # fmt: skip
     return keys if tier == "nvme" else {**keys, "offload.path": "null"}
 
 

@@ -84,7 +84,7 @@ def evaluate(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> Candidat
 
 def ranked(spec: RunSpec, hardware: Hardware, ranks_per_host: int) -> list[Candidate]:
     """The run's alternatives, itself among them: those that fit first, the fastest of them first."""
-    tried = alternatives(spec, ranks_per_host, tiers=tiers_of(spec, hardware))
+    tried = alternatives(spec, ranks_per_host, tiers=tiers_of(spec, hardware, params=True))
     found = (evaluate(each, hardware, ranks_per_host) for each in tried)
     return sorted((c for c in found if c is not None), key=_rank)
 
@@ -94,7 +94,7 @@ def _rank(candidate: Candidate) -> tuple[object, ...]:
     if candidate.fits is False:
         return (1, total)
     parallel = spec.parallel
-    tier = TIERS.index(spec.offload.optimizer)
+    tier = (TIERS.index(spec.offload.optimizer), TIERS.index(spec.offload.params))
     order = (tier, STAGES.index(parallel.zero), parallel.tp * parallel.pp, -spec.train.micro_batch)
     if candidate.time is None:  # slow ways last: what nobody has measured of drives, then recomputation
         return (0, inf, tier, modes(spec).index(spec.activation_checkpoint), *order, total)
@@ -109,7 +109,7 @@ def alternatives(
 ) -> Iterator[RunSpec]:
     """Every ZeRO stage, tp, pp, micro-batch and checkpointing that the ranks and the global batch take.
 
-    tiers: where optimizer state may rest, if not only where the run's own does.
+    tiers: where state may rest, if not only where the run's own does.
     """
     meshes = (mesh for tier in tiers or (spec.offload,) for mesh in _meshes(spec, ranks_per_host, tier))
     for mesh in meshes:

@@ -9,8 +9,8 @@ import pytest
 
 from distperf.recipe.load import load_recipe
 from distperf.recipe.planner.candidates import alternatives, evaluate, largest_model, parameters_of, ranked
-from distperf.recipe.planner.hardware import of_device
-from distperf.recipe.planner.remedies import remedies
+from distperf.recipe.planner.hardware import of_cpu, of_device
+from distperf.recipe.planner.remedies import SOME_DRIVE, remedies
 from distperf.recipe.resolve import resolve
 
 H100 = of_device("H100", "bf16", "a test")
@@ -124,6 +124,37 @@ def test_ways_out_are_single_changes_that_help(spec_of):
     assert all(remedy.total_bytes < now.memory.total_bytes for remedy in found)
     fitting = [remedy.slower for remedy in found if remedy.fits]
     assert fitting == sorted(fitting)
+
+
+def test_parameters_elsewhere_are_a_way_out_of_zero_3(spec_of):
+    """With optimizer state on drives, by one key; with all in memory, by what that key asks of others, which a device
+    has in its host and a CPU only on a drive that the user names.
+    """
+    drives = spec_of("llama-70b", 8, "parallel.zero=3", "offload={optimizer: nvme, path: /d}")
+    out = {remedy.key: remedy for remedy in remedies(drives, H100, 8, count=9)}
+    assert (out["offload.params"].value, out["offload.params"].with_it) == ("nvme", ())
+    here = spec_of("llama-70b", 8, "parallel.zero=3")
+    out = {remedy.key: remedy for remedy in remedies(here, H100, 8, count=9)}
+    assert (out["offload.params"].value, out["offload.params"].with_it) == ("cpu", ("offload.optimizer=cpu",))
+    cpu = of_cpu(64 * 2**30, 8, "a test")
+    out = {remedy.key: remedy for remedy in remedies(here, cpu, 8, count=9)}
+    asked = ("offload.optimizer=nvme", f"offload.path={SOME_DRIVE}")
+    assert (out["offload.params"].value, out["offload.params"].with_it) == ("nvme", asked)
+    assert "offload.params" not in {r.key for r in remedies(spec_of("llama-8b", 8), cpu, 8, count=9)}
+
+
+def test_parameters_elsewhere_among_the_candidates(spec_of):
+    """Only with ZeRO-3, and slower than the same with parameters here."""
+    found = ranked(spec_of("llama-8b", 8, "offload={optimizer: nvme, path: /d}"),
+                   dataclasses.replace(H100, drive_rate=3e9), 8)  # fmt: skip
+    away = [c for c in found if c.spec.offload.params != "none"]
+    assert {c.spec.offload.params for c in away} == {"cpu", "nvme"}
+    for candidate in away:
+        assert candidate.spec.parallel.zero == 3
+        here = dataclasses.replace(candidate.spec.offload, params="none")
+        other = next(c for c in found if c.spec == dataclasses.replace(candidate.spec, offload=here))
+        assert candidate.time.step_s >= other.time.step_s
+        assert candidate.memory.total_bytes < other.memory.total_bytes
 
 
 def test_offload_among_the_candidates(spec_of):
