@@ -11,13 +11,16 @@ that it has exec'ed itself: it gets the exit status from the kernel, and takes t
 owes nothing to the nursery once it is there, and no exit status has to be relayed.
 
 What a program can tell from `python -u PROGRAM`: /proc/self/cmdline and /proc/self/environ are the nursery's,
-modules of ours and torch are in sys.modules already, and the ranks of a node share one hash seed.
+modules of ours and torch are in sys.modules already, the ranks of a node share one hash seed, and the end of a process
+group is another's function (see `wait_for_gloo`).
 """
 
 import array
+import atexit
 import builtins
 import ctypes
 import faulthandler
+import functools
 import gc
 import importlib
 import importlib.machinery
@@ -29,10 +32,13 @@ import signal
 import socket
 import struct
 import sys
+import time
 from types import ModuleType
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+GLOO_WAIT_S = 5.0  # they take microseconds, but may have to wait for a core
 _PR_SET_PDEATHSIG = 1
+_GLOO_THREAD = "pt_gloo_runloop"
 _SIZE = struct.Struct(">I")
 _THREADS_ENV = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
 _OPENBLAS_NAMES = ("openblas_set_num_threads", "openblas_set_num_threads64_",
@@ -174,6 +180,7 @@ def take_place(env: Dict[str, str], log_fd: int, report_fd: int, changed: Dict[b
     _answer_with_stacks(env.get("DISTPERF_STACK_FILE"))
     _reseed()
     _let_openblas_have_its_threads()
+    _end_groups_in_peace()
 
 
 def _answer_with_stacks(path: Optional[str]) -> None:
@@ -207,6 +214,56 @@ def _let_openblas_have_its_threads() -> None:
         for name in _OPENBLAS_NAMES:
             if hasattr(library, name):
                 getattr(library, name)(count)
+
+
+def _end_groups_in_peace() -> None:
+    """Neither a group's end nor the interpreter's comes while a thread of gloo's may ask for the interpreter's lock."""
+    atexit.register(wait_for_gloo)  # the first, so the last to be called
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return
+    destroy = distributed.destroy_process_group
+
+    @functools.wraps(destroy)
+    def wait_and_destroy(*args: Any, **kwargs: Any) -> None:
+        wait_for_gloo()
+        destroy(*args, **kwargs)
+
+    for module in (distributed, distributed.distributed_c10d):
+        setattr(module, "destroy_process_group", wait_and_destroy)  # noqa: B010  # a type checker knows no such module
+
+
+def wait_for_gloo() -> None:
+    """Return when no thread of gloo's is still at work on a collective that the program has seen the end of.
+
+    Such a thread asks for the interpreter's lock, to let go of the tensors. Torch 2.13 joins it while holding that lock
+    when the group's last owner goes (DDP's reducer, say), and a thread that asks while the interpreter ends aborts the
+    process: a script that ends right after a collective would hang, or die by SIGABRT, as it does under torchrun.
+
+    Our sleep frees the lock, which wakes whoever waits for it: only a thread with nothing to do sleeps all through.
+    """
+    before, deadline = None, time.monotonic() + GLOO_WAIT_S
+    while time.monotonic() < deadline:
+        now = _sleeps_of_gloo()
+        if None not in now.values() and now == before:
+            return
+        before = now
+        time.sleep(0.001)
+
+
+def _sleeps_of_gloo() -> Dict[str, Optional[int]]:
+    """How often each thread that carries out gloo's collectives has gone to sleep; None for one that is awake."""
+    sleeps = {}
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/%s/status" % thread) as file:
+                status = dict(line.split(":", 1) for line in file)
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
+        if status["Name"].strip() == _GLOO_THREAD:
+            asleep = status["State"].split()[0] == "S"
+            sleeps[thread] = int(status["voluntary_ctxt_switches"]) if asleep else None
+    return sleeps
 
 
 def run(argv: List[str]) -> None:

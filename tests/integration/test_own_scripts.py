@@ -16,17 +16,7 @@ from integration.slurm import slurm
 
 __all__ = ["slurm"]
 
-# Torch 2.13's DDP may deadlock when a script ends: its reducer joins threads of gloo while it holds the lock of the
-# interpreter, which one of them wants. Until there is a way around it, these run where they are asked for.
-pytestmark = [
-    pytest.mark.lab,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(
-        "OWN_SCRIPTS" not in os.environ,
-        reason="torch's DDP on gloo may deadlock at a script's end; OWN_SCRIPTS=1 runs these",
-    ),
-]
+pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 LAB_HOSTS = 3
 LIMIT_S = 300  # four ranks import much, on a machine that may be busy
 SCRIPTS = Path(__file__).parents[1] / "scripts"

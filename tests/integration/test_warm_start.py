@@ -61,6 +61,43 @@ def test_a_single_rank_starts_directly(tmp_path):
     assert show(tmp_path, "--set", "launch.warm_start=true", ranks=1)[0]["forked"]
 
 
+SHORT = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def main():
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))  # holds on to the group
+    sys.setswitchinterval(1000)  # nothing but a call that waits frees the interpreter's lock
+    dist.all_reduce(torch.ones(4))
+    if "destroy" in sys.argv:
+        dist.destroy_process_group()
+
+main()
+"""
+
+
+@pytest.mark.parametrize("end", ["destroy", "leave"])
+def test_a_script_that_ends_right_after_a_collective_ends(tmp_path, end):
+    """Torch would hang, or abort, where a thread of gloo's still wants the interpreter's lock."""
+    (tmp_path / "short.py").write_text(SHORT)
+    run = start(
+        tmp_path,
+        "--script",
+        "short.py",
+        "--nproc",
+        "4",
+        "--set",
+        "launch.env={OMP_NUM_THREADS: 1}",
+        "--",
+        end,
+    )
+    _, err = run.end()
+    assert run.process.returncode == 0, err
+
+
 FAILING = """
 import os, signal
 import torch
