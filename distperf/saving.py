@@ -34,15 +34,24 @@ def resume(
     """
     told = os.environ.get(RESUME_ENV, "")
     recall = None if memory is None else Recall(memory)
+    for problem in recall.lacking if recall is not None else ():
+        progress.event(
+            "memory_lacking", f"not all of a checkpoint in memory is left: {problem}", problem=problem
+        )
     found = load_newest(
         checkpoint.dir, origin, told, trainer.engine.state, writes=checkpoint.is_on, recall=recall
     )
     if recall is not None:
         recall.forget_others(found.manifest.step if found is not None and found.in_memory else None)
     if found is None:
+        if recall is not None and origin.attempt > 1:
+            text = "no checkpoint is in the nodes' memory or on disk: training begins anew"
+            progress.event("memory_gone", text)
         return 0
     for problem in found.passed_over:
         progress.event("checkpoint_damaged", f"passed over a damaged checkpoint: {problem}", problem=problem)
+    for problem in found.mended:
+        progress.event("memory_mended", f"{problem}; taken from another node", problem=problem)
     trainer.engine.loaded()
     trainer.engine.optimizer_step = found.manifest.optimizer_step
     trainer.set_loss_scale(found.manifest.loss_scale)

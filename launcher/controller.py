@@ -17,7 +17,7 @@ from typing import Any
 
 from distperf.errors import RecipeError
 from launcher import actions, attempts, control, events, protocol, signals, supervise, tracefiles
-from launcher.errors import PlacementError, PreflightError, RunFolderError, TransportError
+from launcher.errors import PlacementError, RunFolderError
 from launcher.figurefiles import FigureFiles
 from launcher.hostfile import Host
 from launcher.journal import Journal, Metrics
@@ -82,6 +82,9 @@ class Controller:
         self._steps = Steps()
         self._wrote = False  # a rank has written something since the last tick
         self._ticked_t = self._pinged_t = 0.0
+        self._asked: tuple[int, str] | None = (
+            None  # for a port: the question's number, and where the port shall be
+        )
         self._events: deque[events.Event] = deque()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.state = supervise.created(order.created)
@@ -255,6 +258,8 @@ class Controller:
             yield events.NodeIdle(t, message.attempt, host, message.unsent, message.folder)
         elif isinstance(message, protocol.Heartbeat) and message.attempt == self.state.attempt:
             self._steps.take({int(rank): step for rank, step in message.steps.items()})
+        elif isinstance(message, protocol.Answer) and self._asked and message.id == self._asked[0]:
+            yield self._port_of(host, message, self._asked[1])
         elif isinstance(message, protocol.Signalled):
             yield self._interrupted(message.signal)
         elif isinstance(message, protocol.StacksTaken):
@@ -298,16 +303,16 @@ class Controller:
             _DOERS[type(action)](self, action)
 
     def _pick_port(self, action: actions.PickPort) -> None:
-        node = self._placement.nodes[0]
-        host, address = label(node.host), self._order.facts[label(node.host)].address
-        question = {host: ("pick_port", {"address": address})}
-        try:
-            port = self._nodes.ask(question, self.state.policy.heartbeat_timeout_s)[host]
-        except (TransportError, PreflightError) as error:
-            self._nodes.drop(host)
-            self._happened(events.NodeLost(self._now(), host, str(error)))
-            return
-        self._happened(events.PortPicked(self._now(), self.state.attempt, address, port))
+        """Ask for one. Nobody waits for the answer: a host that gives none falls silent, or is lost, as any other."""
+        host = label(self._placement.nodes[0].host)
+        address = self._order.facts[host].address
+        self._asked = self._nodes.put_question(host, "pick_port", {"address": address}), address
+
+    def _port_of(self, host: str, answer: protocol.Answer, address: str) -> events.Event:
+        if answer.error is None:
+            return events.PortPicked(self._now(), self.state.attempt, address, answer.value)
+        self._nodes.drop(host)
+        return events.NodeLost(self._now(), host, answer.error)
 
     def _start_ranks(self, action: actions.StartRanks) -> None:
         self._logs = LogFiles(

@@ -189,6 +189,12 @@ class Nodes:
         for host in {**self._channels, **self._talks}:
             self.tell(host, message)
 
+    def put_question(self, host: str, question: str, args: dict[str, Any]) -> int:
+        """Ask one host, and do not wait: the number of the Answer that `next` will give."""
+        number = next(self._ids)
+        self.tell(host, protocol.Ask(number, question, args))
+        return number
+
     def ask(
         self, questions: Mapping[str, tuple[str, dict[str, Any]]], limit_s: float = 70.0
     ) -> dict[str, Any]:
@@ -216,9 +222,7 @@ class Nodes:
         waiting = {}
         for host, (question, args) in questions.items():
             if host not in answers:
-                number = next(self._ids)
-                waiting[number] = host
-                self.tell(host, protocol.Ask(number, question, args))
+                waiting[self.put_question(host, question, args)] = host
         deadline, silent_s = time.monotonic() + limit_s, 0.0
         while waiting:
             wait_s = max(0.01, min(PING_S, limit_s, deadline - time.monotonic()))

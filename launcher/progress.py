@@ -11,6 +11,13 @@ EARSHOT_S = 3.0  # a node that was not heard for this long cannot be said to sta
 STACKS_S = 5.0  # how long a stalled run waits for its agents to say what the ranks are doing
 
 
+def passed(state: RunState, t: float) -> RunState:
+    """It is t now. Ticks are 0.25 s apart: what is far longer was a pause of the controller's, not a host's silence."""
+    pause_s = t - state.t - stall.MAX_LOOK_S
+    heard = state.heard if pause_s <= 0 else {host: at + pause_s for host, at in state.heard.items()}
+    return dataclasses.replace(state, t=t, heard=heard)
+
+
 def stepped(state: RunState, event: events.Stepped) -> Step:
     """Ranks have finished steps."""
     pace = dataclasses.replace(state.pace, steps={**state.pace.steps, **event.steps})

@@ -17,7 +17,6 @@ gives is decided then, in one place (launcher.decide).
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -52,7 +51,7 @@ def advance(state: RunState, event: Event) -> Step:
 def observe(state: RunState, event: Event) -> Step:
     """Take in one event. Replaying a journal is this alone: decisions are in it as events of their own."""
     if event.t > state.t:
-        state = dataclasses.replace(state, t=event.t)
+        state = progress.passed(state, event.t)
     of_another = getattr(event, "attempt", state.attempt) != state.attempt
     if of_another and not isinstance(event, events.AttemptBegan):
         return state, ()  # a late word of an attempt that is over

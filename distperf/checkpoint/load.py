@@ -38,13 +38,15 @@ from distperf.errors import CheckpointCorrupt, CheckpointError, CheckpointMissin
 class Found:
     """The checkpoint that all ranks start from. `passed_over` says what is wrong with the newer ones.
 
-    `in_memory`: it is in the nodes' memory; `path` is then where rank 0's node has it.
+    `in_memory`: it is in the nodes' memory; `path` is then where rank 0's node has it, and `mended` what was damaged
+    on one node and taken from another.
     """
 
     path: Path
     manifest: Manifest
     passed_over: tuple[str, ...]
     in_memory: bool = False
+    mended: tuple[str, ...] = ()
 
 
 def load_newest(
@@ -68,7 +70,7 @@ def load_newest(
     while (found := find_start(folder, origin, resume, damaged, writes=writes, recall=recall)) is not None:
         try:
             if recall is not None and found.in_memory:
-                load(found, state(), recall.bring(found.manifest, state()))
+                found = replace(found, mended=recall.fill(found.manifest, state()))
             else:
                 load(found, state())
         except CheckpointError as error:
@@ -120,10 +122,8 @@ def find_start(
     return Found(Path(chosen["path"]), manifest, passed_over, chosen["in_memory"])
 
 
-def load(found: Found, state: State, stored: Stored | None = None) -> None:
+def load(found: Found, state: State) -> None:
     """Fill every rank's pieces in place. Collective: all ranks succeed or all raise.
-
-    `stored`: where this rank reads, if not at the path that all ranks see.
 
     Raises:
         CheckpointCorrupt: some bytes that a rank needs are not what was written; names file and tensors.
@@ -131,7 +131,7 @@ def load(found: Found, state: State, stored: Stored | None = None) -> None:
 
     Cost: no tensor bytes are sent: each rank reads what it needs from the folder; peak extra as `Stored.fill`.
     """
-    agreed(f"cannot load {found.path}", lambda: (stored or Stored(found.path, found.manifest)).fill(state))
+    agreed(f"cannot load {found.path}", lambda: Stored(found.path, found.manifest).fill(state))
 
 
 def _look(

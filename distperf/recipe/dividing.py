@@ -74,7 +74,8 @@ class OffloadSection(Section):
         description="Where Adam's moments, and the fp32 weights beside bf16 or fp16 copies, are between updates. none: "
         "with the weights (the default, fastest); cpu: in host memory, where they are also updated; nvme: on drives, "
         "read and written back in pieces around the update, on the host. auto: none, unless "
-        "nothing fits so by the plan; then cpu, where ranks have devices, or nvme, where path is given.",
+        "nothing fits so by the plan; then cpu, where ranks have devices, or nvme, where path is given and nothing is "
+        "kept by checkpoint.memory.",
     )
     optimizer_fraction: Annotated[float, number(above=0, most=1)] = Field(
         default=1.0,

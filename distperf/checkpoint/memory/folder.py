@@ -14,8 +14,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from distperf.checkpoint.index import INDEX
 from distperf.checkpoint.manifest import MANIFEST, CheckpointInfo, is_step_name, list_checkpoints, step_name
 from distperf.checkpoint.memory.route import Held
+from distperf.checkpoint.verify import damaged_files
 
 
 def partial_name(step: int) -> str:
@@ -23,18 +25,25 @@ def partial_name(step: int) -> str:
     return f".{step_name(step)}"
 
 
-def look(folder: Path) -> list[Held]:
-    """The generations that a node holds parts of. Raises CheckpointError when it cannot be looked at."""
-    return [_held(info) for info in list_checkpoints(folder) if info.manifest is not None]
+def look(folder: Path, *, closely: bool = False) -> list[Held]:
+    """The generations that a node holds parts of. `closely`: every byte is read; else what is damaged may count.
+
+    Raises:
+        CheckpointError: it cannot be looked at.
+    """
+    return [_held(info, closely) for info in list_checkpoints(folder) if info.manifest is not None]
 
 
-def _held(info: CheckpointInfo) -> Held:
+def _held(info: CheckpointInfo, closely: bool) -> Held:
     assert info.manifest is not None
     sizes = {name: sums.bytes for name, sums in info.manifest.files.items()}
-    here = {name: size for name, size in sizes.items() if _size(info.path / name) == size}
+    there = {name for name, size in sizes.items() if _size(info.path / name) == size}
+    read = there if closely else there & {INDEX}  # by which all others are found
+    sound = there - {damage.path.name for damage in damaged_files(info.path, info.manifest, read)}
     text = (info.path / MANIFEST).read_bytes()
     seal = text.partition(b"\n")[0].decode("ascii")
-    return Held(info.step, seal, {**here, MANIFEST: len(text)}, len(sizes) + 1)
+    files = {name: sizes[name] for name in sorted(sound)}
+    return Held(info.step, seal, {**files, MANIFEST: len(text)}, len(sizes) + 1)
 
 
 def _size(path: Path) -> int | None:

@@ -6,7 +6,7 @@ A generation is a checkpoint in memory: one step's files, each on the node that 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -79,17 +79,27 @@ def whole_generations(found: Sequence[Sequence[Held]]) -> list[Generation]:
 
     Nodes that hold other files under the same step (a later attempt did it again) do not add up to one.
     """
-    whole = []
-    for key in sorted({(held.step, held.seal, held.total) for node in found for held in node}):
-        step, seal, total = key
+    return [generation for generation, total in _generations(found) if len(generation.sizes) == total]
+
+
+def lacking(found: Sequence[Sequence[Held]]) -> list[str]:
+    """What is wrong with each generation that is not whole, oldest first."""
+    return [
+        f"step {generation.step}: {total - len(generation.sizes)} of its {total} files are on no node, or damaged there"
+        for generation, total in _generations(found)
+        if len(generation.sizes) < total
+    ]
+
+
+def _generations(found: Sequence[Sequence[Held]]) -> Iterator[tuple[Generation, int]]:
+    """Each generation as far as it is there, and how many files it has."""
+    for step, seal, total in sorted({(held.step, held.seal, held.total) for node in found for held in node}):
         own = [
             next((held.files for held in node if (held.step, held.seal) == (step, seal)), {})
             for node in found
         ]
         sizes = {name: size for files in own for name, size in files.items()}
-        if len(sizes) == total:
-            whole.append(Generation(step, sizes, tuple(own)))
-    return whole
+        yield Generation(step, sizes, tuple(own)), total
 
 
 def copying(nodes: Nodes, copies: int, written: Sequence[Mapping[str, int]]) -> list[Transfer]:

@@ -91,6 +91,8 @@ def with_micro_batch(spec: RunSpec, size: int) -> RunSpec:
 
 
 def _because(spec: RunSpec, why: str, keys: Iterable[str]) -> RunSpec:
+    if OFFLOAD in keys and spec.offload.path and spec.checkpoint.memory.every_steps:
+        why = f"{why}; not nvme beside checkpoint.memory, which needs room in memory for the same state"
     values = {CHECKPOINTING: spec.activation_checkpoint, OFFLOAD: spec.offload.optimizer}
     return replace(spec, reasons={**spec.reasons, **{key: f"{values[key]}: {why}" for key in keys}})
 

@@ -24,11 +24,12 @@ def tiers_of(spec: RunSpec, hardware: Hardware, *, params: bool = False) -> tupl
     another one than the ranks'; on drives, where the recipe names some. What the run itself has is among them.
 
     params: each also with the parameters, which ZeRO-3 can have there (`goes_with`).
+    Not on drives beside checkpoints in memory: what fits there had no need of a drive.
     """
-    own = spec.offload
+    own, drives = spec.offload, spec.offload.path and not spec.checkpoint.memory.every_steps
     if own.params != "none":  # which go with what the run has
         return (own,)
-    possible = {"none", own.optimizer, *(["cpu"] if hardware.fused else []), *(["nvme"] if own.path else [])}
+    possible = {"none", own.optimizer, *(["cpu"] if hardware.fused else []), *(["nvme"] if drives else [])}
     tiers = tuple(
         own if tier == own.optimizer else replace(own, optimizer=tier, optimizer_fraction=1.0)
         for tier in TIERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ from ranks import run_ranks
 
 from distperf.checkpoint.choose import Retention
 from distperf.checkpoint.load import load_newest
-from distperf.checkpoint.manifest import Origin, Position, read_manifest
+from distperf.checkpoint.manifest import Origin, Position
 from distperf.checkpoint.memory.keep import Keeper
 from distperf.checkpoint.memory.place import Place, meet
 from distperf.checkpoint.memory.recall import Recall
@@ -59,13 +60,16 @@ def keep_two_and_fail(folders: list[str], disk: str) -> str:
 
 
 def go_on(folders: list[str], disk: str) -> tuple[Any, ...]:
-    """What the next attempt starts from: tokens, in memory or not, whether every element is right, what is damaged."""
+    """What the next attempt starts from: tokens, in memory or not, whether every element is right, what was damaged and
+    passed over, and what was taken from another node.
+    """
     owned, flat, start = divide(-1)
     recall = Recall(at(folders))
     found = load_newest(disk, replace(ORIGIN, attempt=2), "", lambda: owned, writes=False, recall=recall)
     assert found is not None
     expected = torch.arange(start, start + len(flat)).float() + found.manifest.step
-    return found.manifest.tokens, found.in_memory, torch.equal(flat, expected), found.passed_over
+    exact = torch.equal(flat, expected)
+    return found.manifest.tokens, found.in_memory, exact, found.passed_over, found.mended
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +116,51 @@ def test_other_numbers_of_ranks_and_nodes_go_on_from_it(kept, copies, tmp_path):
     node, two of them with nothing.
     """
     disk = kept[2]
-    assert run_ranks(go_on, 2, copies[:1], disk) == [(70, True, True, ())] * 2
+    assert run_ranks(go_on, 2, copies[:1], disk) == [(70, True, True, (), ())] * 2
     empty = [str(tmp_path / name) for name in ("new-1", "new-2")]
     for folder in empty:
         Path(folder).mkdir()
-    assert run_ranks(go_on, 3, [empty[0], copies[1], empty[1]], disk) == [(70, True, True, ())] * 3
+    assert run_ranks(go_on, 3, [empty[0], copies[1], empty[1]], disk) == [(70, True, True, (), ())] * 3
+
+
+def flip(file: Path, at: int) -> None:
+    """Another value for one byte, in place: in a shared mapping of the file too."""
+    with open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 0) as memory:
+        memory[at] ^= 1
+
+
+SPOILT = {
+    "a shard": [(0, "__0_0.distcp")],
+    "shards of both nodes": [(0, "__0_0.distcp"), (1, "__3_0.distcp")],
+    "a shard and its copy on other nodes": [(0, "__0_0.distcp"), (1, "__1_0.distcp")],
+    "an index": [(0, "index.json")],
+    "a manifest": [(1, "manifest.json")],
+}
+
+
+@pytest.mark.parametrize("files", SPOILT.values(), ids=SPOILT)
+def test_what_is_damaged_on_one_node_is_taken_from_another(kept, copies, files):
+    """Bytes are changed in the memory of a node that holds a file; the other's copy serves, not the disk, which is
+    further back. Shards are told of: an index and a manifest are looked at before anything is read.
+    """
+    for node, name in files:
+        file = Path(copies[node], "step-00000010", name)
+        flip(file, file.stat().st_size // 2)
+    shards = [name for _, name in files if name.endswith(".distcp")]
+    for step, in_memory, exact, passed_over, mended in run_ranks(go_on, 4, copies, kept[2]):
+        assert (step, in_memory, exact, passed_over) == (70, True, True, ())
+        assert len(mended) <= len(shards)
+        assert all("are not what was written (in model.a)" in problem for problem in mended)
+        assert all(any(name in problem for name in shards) for problem in mended)
+
+
+def test_what_is_damaged_on_all_nodes_is_passed_over(kept, copies):
+    """The same shard, at other places of it: the disk serves, and every rank is told why."""
+    for node, folder in enumerate(copies):
+        flip(Path(folder, "step-00000010", "__1_0.distcp"), -400 - node)
+    for step, in_memory, exact, (problem,), mended in run_ranks(go_on, 4, copies, kept[2]):
+        assert (step, in_memory, exact, mended) == (35, False, True, ())
+        assert "__1_0.distcp: bytes 0 to " in problem
 
 
 @pytest.fixture
@@ -128,15 +172,12 @@ def alone():
     del os.environ["DISTPERF_MEMORY"]
 
 
-def test_damage_is_passed_over(kept, copies, alone):
+def test_damage_without_another_copy_is_passed_over(kept, copies, alone):
     """A flipped byte is found and told with its tensor, and the disk serves, though it is further back."""
     file = Path(copies[0], "step-00000010", "__1_0.distcp")
-    data = bytearray(file.read_bytes())
-    start = read_manifest(file.parent).files["__1_0.distcp"].bytes // 2
-    data[start] ^= 1
-    file.write_bytes(data)
-    step, in_memory, exact, (problem,) = go_on(copies[:1], kept[2])
-    assert (step, in_memory, exact) == (35, False, True)
+    flip(file, file.stat().st_size // 2)
+    step, in_memory, exact, (problem,), mended = go_on(copies[:1], kept[2])
+    assert (step, in_memory, exact, mended) == (35, False, True, ())
     assert "__1_0.distcp: bytes 0 to " in problem
     assert "are not what was written (in model.a)" in problem
 

@@ -7,6 +7,7 @@ import pytest
 from distperf.recipe.load import load_recipe
 from distperf.recipe.planner.hardware import CPU, GIB, UNKNOWN, Hardware
 from distperf.recipe.planner.memory import memory
+from distperf.recipe.planner.tiers import tiers_of
 from distperf.recipe.resolve import resolve
 
 
@@ -99,3 +100,14 @@ def test_without_a_drive_there_is_nothing_to_offload_to(resolved):
     spec, _ = resolved(1, "offload.optimizer=auto")
     assert spec.offload.optimizer == "none"
     assert "do not fit" in spec.reasons["offload.optimizer"]
+
+
+def test_checkpoints_in_memory_keep_state_off_drives(resolved):
+    """Where nvme would be the last resort it is not taken, and the reason says why; a candidate never has it either."""
+    open_ = ("offload.optimizer=auto", "offload.path=/d", "checkpoint.memory={every_steps: 1}")
+    spec, _ = resolved(3.0, *open_)
+    assert spec.offload.optimizer == "none"
+    assert "not nvme beside checkpoint.memory" in spec.reasons["offload.optimizer"]
+    hardware = Hardware(CPU, 3 * GIB, "a test")
+    assert [tier.optimizer for tier in tiers_of(spec, hardware)] == ["none"]
+    assert "checkpoint.memory" not in resolved(3.0, *open_[:2])[0].reasons["offload.optimizer"]
