@@ -77,6 +77,7 @@ class DiskTier:
             self._read_ahead()
         loan = self._reading.popleft()
         assert loan.span == span, "spans come in order"
+        self._read_ahead()
         loan.done.result()
         self._updating[span] = loan.buffer
         return self._state(span, loan.buffer)

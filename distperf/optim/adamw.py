@@ -1,5 +1,8 @@
 """AdamW over flat shards, by torch's fused kernel (one pass over memory).
 
+The kernel is called as such: what `torch.optim.adamw` does around it (grouping tensors, counting steps) takes longer
+than a block of an update on the host may.
+
 Source: Loshchilov and Hutter, arXiv:1711.05101.
 """
 
@@ -9,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from distperf.optim.groups import Treatment
 from distperf.recipe.runspec import OptimizerSpec
@@ -44,22 +46,22 @@ class Update:
         """Move fp32 `weights`, all treated alike, by their fp32 `grads`, which are scaled in place in the same pass."""
         if not weights:
             return
-        adamw(
+        torch._fused_adamw_(
             weights,
             grads,
             [m.exp_avg for m in moments],
             [m.exp_avg_sq for m in moments],
             [],
-            [_step_before(self.step, w) for w in weights],
-            fused=True,
-            grad_scale=self._divisor(weights[0]),
+            [torch.full((), float(self.step), device=w.device) for w in weights],
             amsgrad=False,
+            lr=self.lr * treatment.lr_scale,
             beta1=self.spec.betas[0],
             beta2=self.spec.betas[1],
-            lr=self.lr * treatment.lr_scale,
             weight_decay=treatment.weight_decay,
             eps=self.spec.eps,
             maximize=False,
+            grad_scale=self._divisor(weights[0]),
+            found_inf=None,
         )
 
     def _divisor(self, like: Tensor) -> Tensor | None:
@@ -69,8 +71,3 @@ class Update:
         if self.grad_scale == 1.0:
             return None
         return torch.full((), 1.0 / self.grad_scale, device=like.device)
-
-
-def _step_before(step: int, like: Tensor) -> Tensor:
-    """The kernel's step counter, which it increments first."""
-    return torch.full((), float(step - 1), dtype=torch.float32, device=like.device)

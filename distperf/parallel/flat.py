@@ -30,7 +30,7 @@ from distperf.errors import DistperfError
 from distperf.measure.memory import storage_bytes
 from distperf.measure.stopwatch import COMMUNICATION
 from distperf.offload.keeping import NO_OFFLOAD, Offload, keep
-from distperf.offload.moving import move
+from distperf.offload.moving import Mover
 from distperf.offload.states import State, frozen
 from distperf.optim.adamw import Update
 from distperf.optim.clip import sum_of_squares
@@ -282,10 +282,10 @@ class FlatEngine:
         Cost: stages 1 and 2, as `start_gather` of every bucket, overlapped with the next bucket's update.
         """
         self.optimizer_step += 1
-        update = Update(self._spec, self.optimizer_step, lr, grad_scale)
+        mover = Mover(Update(self._spec, self.optimizer_step, lr, grad_scale))
         for live in self._trained:
             for state in self._states.updating(live.at):
-                self._update(live, state, update)
+                self._update(live, state, mover)
             if self._lane is not None:
                 self._lane.join()
             if self._plan.stage > 0:
@@ -293,14 +293,14 @@ class FlatEngine:
             live.forget()
         self._wait_gathering()
 
-    def _update(self, live: LiveBucket, state: State, update: Update) -> None:
+    def _update(self, live: LiveBucket, state: State, mover: Mover) -> None:
         part, treatment = state.span.part, live.bucket.treatment
         working = self._kept(live, live.working)[part]
         if self._lane is None or not state.span.away:
             grads = self._kept(live, live.grads)[part]
-            move(state, grads, None if state.is_working else working, update, treatment)
+            mover.move(state, grads, None if state.is_working else working, treatment)
             return
-        move(state, self._lane.gradients(state.span), self._lane.stage(state.span), update, treatment)
+        mover.move(state, self._lane.gradients(state.span), self._lane.stage(state.span), treatment)
         self._lane.publish(working)
 
     # State

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from distperf.errors import OffloadError
 from distperf.offload.keeping import NO_OFFLOAD, Offload, keep
-from distperf.offload.moving import move
+from distperf.offload.moving import Mover
 from distperf.offload.states import State, frozen
 from distperf.optim.adamw import Moments, Update
 from distperf.optim.clip import total
@@ -173,12 +173,13 @@ class ShardedEngine:
         """Update this rank's rows with gradients times `grad_scale`; the next forward pass gathers them."""
         self.optimizer_step += 1
         update = Update(self._spec, self.optimizer_step, lr, grad_scale)
+        mover = Mover(update)
         for group in self._shards.updating(list(self._groups)):
             buckets = self._groups[group]
             self._update_resident(buckets, update)
             for at in buckets:
                 for state in self._states.updating(at, self._states.away(at)):
-                    self._update_away(self._updated[at], state, update)
+                    self._update_away(self._updated[at], state, mover)
         if self._lane is not None:
             self._lane.join()
         self.skip()
@@ -197,12 +198,12 @@ class ShardedEngine:
         for treatment, alike in found.items():
             update.apply(*alike, treatment)
 
-    def _update_away(self, rows: Rows, state: State, update: Update) -> None:
+    def _update_away(self, rows: Rows, state: State, mover: Mover) -> None:
         part, treatment = state.span.part, rows.info.treatment
         if self._lane is None:
-            move(state, self._shards.gradient(rows)[part], None, update, treatment)
+            mover.move(state, self._shards.gradient(rows)[part], None, treatment)
             return
-        move(state, self._lane.gradients(state.span), self._lane.stage(state.span), update, treatment)
+        mover.move(state, self._lane.gradients(state.span), self._lane.stage(state.span), treatment)
         self._lane.publish(rows.weights.view(-1)[part])
 
     # State

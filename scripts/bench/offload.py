@@ -1,19 +1,26 @@
-"""Optimizer state on drives: how much of its transfer the update and the backward pass hide, against the bare drive.
+"""Optimizer state on drives: how much of its transfer the update and the backward pass hide, against fio on the drive.
 
-    python scripts/bench/offload.py FOLDER [FOLDER ...] [--millions 64] [--steps 7] [--precision bf16] [--out FILE]
+    python scripts/bench/offload.py FOLDER [FOLDER ...] [--millions 64] [--steps 7] [--precision bf16]
+                                    [--engine libaio|io_uring] [--out FILE]
 
-One rank. "drive": the same extents read and written by the same threads, with nothing else to do. "update": an update
-whose state is in memory. "update, nvme": with state in FOLDER. A perfect overlap takes the longer of drive and update:
-the ratio is that, divided by what was measured. Medians; wants a machine with nothing else on it.
+One rank. "fio": as many bytes read and at the same time written, past the page cache, in requests of the same size,
+as many under way. "tier": distperf's files and threads with nothing else to do. "update": an update whose state is in
+memory. "update, nvme": with state in FOLDER. A perfect overlap takes the longer of fio and update. All take turns, and
+ratios are medians over turns, since a drive that others use too is not the same a second later.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -21,9 +28,9 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from distperf.offload.disk import DiskTier
+from distperf.offload.disk import AHEAD, DiskTier
 from distperf.offload.keeping import NO_OFFLOAD, Offload, check_drives, open_files, rank_files
-from distperf.offload.spans import FP32, cut, lay_out
+from distperf.offload.spans import FP32, SPAN, cut, lay_out
 from distperf.parallel.engine import DTYPES, Engine, build_engine
 from distperf.parallel.mesh import make_mesh
 from distperf.recipe.mesh import MeshShape
@@ -93,6 +100,45 @@ def bare_drive(
     return round_trip, tier
 
 
+def fio(folders: list[str], block: int, size: int, engine: str) -> Callable[[], tuple[float, float]]:
+    """Reading and writing `size` bytes in all by fio, a pair of jobs a folder."""
+    share = size // len(folders) // block * block
+    command = ["fio", "--output-format=json", "--thread", "--direct=1", "--overwrite=1", f"--ioengine={engine}",
+               f"--bs={block}", f"--size={share}", f"--iodepth={AHEAD}"]  # fmt: skip
+    for folder in folders:
+        for way in ("read", "write"):
+            command += [f"--name={way}", f"--rw={way}", f"--filename={folder}/{way}.fio"]
+
+    def run() -> tuple[float, float]:
+        told = subprocess.run(command, capture_output=True, check=True).stdout
+        jobs = json.loads(told)["jobs"]
+        seconds = max(job[way]["runtime"] for job in jobs for way in ("read", "write")) / 1e3
+        return seconds, seconds
+
+    return run
+
+
+def report(layers: int, precision: str, moved: int, times: dict[str, list[tuple[float, float]]]) -> list[str]:
+    """What the turns took, and how they compare, turn by turn."""
+    updates = {name: [update for _, update in found[1:]] for name, found in times.items()}
+    steps = {name: [whole for whole, _ in found[1:]] for name, found in times.items()}
+    rate = {name: moved / statistics.median(updates[name]) / 1e6 for name in times}
+
+    def ratio(of: list[float], to: list[float]) -> str:
+        found = sorted(theirs / own for own, theirs in zip(of, to, strict=True))
+        return f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
+
+    best = [max(pair) for pair in zip(updates["fio"], updates["update"], strict=True)]
+    return [
+        f"{layers * WIDTH * WIDTH:,} parameters, {precision}, {moved / 2**20:,.0f} MiB read and written a step",
+        *(f"{name:<13} step {statistics.median(steps[name]):6.3f} s   update {statistics.median(updates[name]):6.3f} s"
+          + (f"   {rate[name]:6,.0f} MB/s" if name != "update" else "") for name in times),
+        f"tier: {ratio(updates['tier'], updates['fio'])} of fio",
+        f"update, nvme: {ratio(updates['update, nvme'], updates['fio'])} of fio, "
+        f"{ratio(best, updates['update, nvme'])} x max(update, fio)",
+    ]  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -101,38 +147,41 @@ def main() -> None:
     parser.add_argument("--millions", type=int, default=64, help="parameters")
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
+    parser.add_argument("--engine", choices=("libaio", "io_uring"), default="libaio", help="fio's")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
+    if shutil.which("fio") is None:
+        parser.error("fio is not installed")
     check_drives(args.folders)
+    with ExitStack() as cleaned:
+        args.folders = [cleaned.enter_context(tempfile.TemporaryDirectory(dir=each)) for each in args.folders]
+        lines = measure(args)
+    print("\n".join(lines))
+    if args.out:
+        args.out.write_text("\n".join(lines) + "\n")
+
+
+def measure(args: argparse.Namespace) -> list[str]:
+    """All ways in turn, so that a slow minute hits all."""
     layers, dtype = args.millions, DTYPES[args.precision]
     offload = Offload("nvme", 1.0, rank_files(args.folders, "bench", 0))
     engines = [engine_of(layers, args.precision, each) for each in (NO_OFFLOAD, offload)]
     round_trip, tier = bare_drive(layers, args.precision, args.folders)
+    kinds = DiskTier.kinds(dtype, moves=False)
+    size = layers * WIDTH * WIDTH * FP32 * kinds
     ways = {
-        "drive": round_trip,
+        "fio": fio(args.folders, SPAN * FP32 * kinds, size, args.engine),
+        "tier": round_trip,
         "update": step_of(engines[0], dtype),
         "update, nvme": step_of(engines[1], dtype),
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(args.steps + 1):
-        for name, way in ways.items():  # in turn, so that a slow minute hits all
+        for name, way in ways.items():
             times[name].append(way())
-    step = {name: statistics.median(whole for whole, _ in found[1:]) for name, found in times.items()}
-    part = {name: statistics.median(update for _, update in found[1:]) for name, found in times.items()}
-    moved = 2 * layers * WIDTH * WIDTH * FP32 * DiskTier.kinds(dtype, moves=False)
-    best = max(part["drive"], part["update"])
-    lines = [
-        f"{layers * WIDTH * WIDTH:,} parameters, {args.precision}, {moved / 2**20:,.0f} MiB read and written a step",
-        *(f"{name:<14}step {step[name]:7.3f} s   update {part[name]:7.3f} s" for name in ways),
-        f"drive          {moved / part['drive'] / 1e6:,.0f} MB/s",
-        f"in the update  {moved / part['update, nvme'] / 1e6:,.0f} MB/s",
-        f"overlap ratio  {best / part['update, nvme']:.2f} of max(drive, update)",
-    ]
     engines[1].close()
     tier.close()
-    print("\n".join(lines))
-    if args.out:
-        args.out.write_text("\n".join(lines) + "\n")
+    return report(layers, args.precision, 2 * size, times)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Training speed and memory of every ZeRO stage against PyTorch's own tool for the same stage, in one run.
 
     python scripts/bench/train.py [--steps 10] [--precision fp32 bf16] [--accumulation 1] [--stage 0 1 2 3]
-                                  [--deepspeed] [--out FILE]
+                                  [--deepspeed] [--offload cpu|nvme [--path FOLDER]] [--out FILE]
 
 Times: two ranks (one thread each) hold all variants and take steps in turn, so that a slow minute hits both; medians.
 CPU time of a step tells the same on a machine that others use too. Memory: peak RSS of a rank that runs one variant
 alone, in a fresh process. DeepSpeed is a peer where it is installed and asked for (it is none of our dependencies).
+With --offload the optimizer's state rests elsewhere, in distperf and in the one peer that does this, DeepSpeed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import resource
 import socket
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from distperf.model.init import fill_for
 from distperf.model.llama import build_model
 from distperf.model.loss import loss_sum
+from distperf.offload.keeping import Offload, rank_files
 from distperf.optim.clip import clip_factor, global_norm_sq
 from distperf.parallel.engine import build_engine
 from distperf.parallel.mesh import make_mesh
@@ -68,7 +71,8 @@ ADAM = {"lr": LR, "betas": OPTIMIZER.betas, "eps": OPTIMIZER.eps, "fused": True}
 Step = Callable[[list[tuple[Tensor, Tensor]]], float]  # micro-batches of this rank -> loss of this rank
 
 
-def ours(stage: int, precision: str, accumulation: int) -> Step:
+def ours(stage: int, options: argparse.Namespace) -> Step:
+    precision, accumulation = options.now
     group, cpu = dist.group.WORLD, torch.device("cpu")
     engine = build_engine(
         [build_model(MODEL)],
@@ -79,6 +83,7 @@ def ours(stage: int, precision: str, accumulation: int) -> Step:
         optimizer=OPTIMIZER,
         accumulation=accumulation,
         fill=FILL,
+        offload=Offload(options.offload, files=files_of(options)),
     )
 
     def step(micro_batches: list[tuple[Tensor, Tensor]]) -> float:
@@ -95,8 +100,14 @@ def ours(stage: int, precision: str, accumulation: int) -> Step:
     return step
 
 
-def theirs(stage: int, precision: str, accumulation: int) -> Step:
+def files_of(options: argparse.Namespace) -> tuple[Path, ...]:
+    """Where a rank's state rests, with nvme."""
+    return rank_files([options.path], "bench", dist.get_rank()) if options.offload == "nvme" else ()
+
+
+def theirs(stage: int, options: argparse.Namespace) -> Step:
     """What a user writes by hand: bf16 by autocast under DDP, by a policy under fully_shard; same sums and clipping."""
+    precision, accumulation = options.now
     model = filled()
     wrapped = _sharded(model, stage, precision) if stage >= 2 else DistributedDataParallel(model)
     parameters = list(wrapped.parameters())
@@ -126,21 +137,28 @@ def theirs(stage: int, precision: str, accumulation: int) -> Step:
     return step
 
 
-def deepspeeds(stage: int, precision: str, accumulation: int) -> Step:
+def deepspeeds(stage: int, options: argparse.Namespace) -> Step:
     """DeepSpeed's engine around the same model and optimizer; it divides by ranks and micro-batches itself."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     import deepspeed  # a peer, installed by hand
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
 
+    precision, accumulation = options.now
     model = filled()
     config = {
         "train_micro_batch_size_per_gpu": BATCH // RANKS // accumulation,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": MAX_NORM,
-        "zero_optimization": {"stage": stage},
+        "zero_optimization": {"stage": stage, **deepspeeds_offload(options)},
+        "aio": {"block_size": 8 << 20, "queue_depth": 8, "intra_op_parallelism": 2, "use_gds": False},
         "bf16": {"enabled": precision == "bf16"},
         "zero_allow_untested_optimizer": True,
     }
-    optimizer = torch.optim.AdamW(decayed(list(model.parameters())), **ADAM)
+    if options.offload == "none":
+        optimizer = torch.optim.AdamW(decayed(list(model.parameters())), **ADAM)
+    else:
+        own = {key: value for key, value in ADAM.items() if key != "fused"}
+        optimizer = DeepSpeedCPUAdam(decayed(list(model.parameters())), **own)
     engine, *_ = deepspeed.initialize(
         model=model, optimizer=optimizer, config=config, dist_init_required=False
     )
@@ -155,6 +173,15 @@ def deepspeeds(stage: int, precision: str, accumulation: int) -> Step:
         return total
 
     return step
+
+
+def deepspeeds_offload(options: argparse.Namespace) -> dict[str, object]:
+    """Its names for what distperf is asked for, overlapped both ways, with buffers that hold the largest parameter."""
+    if options.offload == "none":
+        return {}
+    drive = {"nvme_path": options.path, "pipeline_read": True, "pipeline_write": True, "buffer_count": 5}
+    where = {"device": options.offload, "pin_memory": False}
+    return {"offload_optimizer": where | (drive if options.offload == "nvme" else {})}
 
 
 def filled() -> nn.Module:
@@ -210,11 +237,10 @@ def rank_main(rank: int, port: int, makers: list[tuple[str, int]], options: argp
     os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    precision, accumulation = options.now
-    steps = [MAKERS[who](stage, precision, accumulation) for who, stage in makers]
+    steps = [MAKERS[who](stage, options) for who, stage in makers]
     taken: list[list[tuple[float, float, float]]] = [[] for _ in steps]
     for index in range(options.steps + 1):
-        data = micro_batches(index, accumulation)
+        data = micro_batches(index, options.now[1])
         for which in range(len(steps)) if index % 2 else reversed(range(len(steps))):
             taken[which].append(timed(steps[which], data))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -241,11 +267,11 @@ def run(
 
 def compare(stage: int, options: argparse.Namespace) -> list[str]:
     """Rows of the table, one a peer."""
-    everyone = ["ours", "theirs", *([DEEPSPEED] if options.deepspeed else [])]
+    everyone = ["ours", *options.peers]
     times, computing, _ = run([(who, stage) for who in everyone], options)
     few = argparse.Namespace(**{**vars(options), "steps": 2})
     rss = [0.0 if options.no_memory else run([(who, stage)], few)[2] / 1e6 for who in everyone]
-    names = ["", PEERS[stage], DEEPSPEED]
+    names = ["", *(PEERS[stage] if peer == "theirs" else peer for peer in options.peers)]
     return [
         f"| {options.now[0]} | ZeRO-{stage} | {names[peer]} | {rate(times[0])} | {rate(times[peer])} "
         f"| {paired(times[0], times[peer])} | {computing[peer] / computing[0]:.3f} "
@@ -274,9 +300,20 @@ def main() -> None:
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--stage", nargs="+", type=int, default=[0, 1, 2, 3], choices=[0, 1, 2, 3])
     parser.add_argument("--deepspeed", action="store_true", help="as a second peer; it must be installed")
+    parser.add_argument("--offload", default="none", choices=["none", "cpu", "nvme"])
+    parser.add_argument("--path", help="folder on a drive, for nvme")
     parser.add_argument("--no-memory", action="store_true", help="times only")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if (options.offload == "nvme") != bool(options.path):
+        parser.error("--offload nvme and --path go together")
+    with tempfile.TemporaryDirectory(dir=options.path) as options.path:
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """All tables that were asked for."""
+    options.peers = ["theirs"] * (options.offload == "none") + [DEEPSPEED] * options.deepspeed
     os.environ["OMP_NUM_THREADS"] = "1"
     lines = [
         "| precision | stage | peer | tok/s | its tok/s | ratio (paired) | ratio (CPU time) | RSS, MB | its RSS |",
@@ -286,7 +323,7 @@ def main() -> None:
         options.now = (precision, options.accumulation)
         for stage in options.stage:
             lines += compare(stage, options)
-            print("\n".join(lines[-1 - options.deepspeed :]), flush=True)
+            print("\n".join(lines[-len(options.peers) :]), flush=True)
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
 
