@@ -9,16 +9,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.imports.deepspeed import shown
+from launcher.imports.deepspeed_keys import EXPORT
 from launcher.imports.findings import Fate, Finding, Imported, Line, flat
 
 _NODE = "one command starts every node"
 _PORT = "every attempt has a rendezvous and a port of its own"
 _OFFLOAD = "by hand: offload.optimizer, offload.params (with ZeRO-3) and offload.path"
-_SAVE = "not yet: export to one file. Checkpoints are sharded"
 _WRAP = "a layer is the unit"
 _PREFETCH = "communication always overlaps with compute"
 
-PRECISION = {"no": "fp32", "false": "fp32", "fp16": "fp16", "bf16": "bf16"}  # YAML 1.1 reads `no` as false
+PRECISION = {
+    "no": "fp32",
+    "false": "fp32",
+    "fp16": "fp16",
+    "bf16": "bf16",
+    "fp8": "fp8",
+}  # YAML 1.1 reads `no` as false
 FSDP_STAGES = {
     "FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3,
     "HYBRID_SHARD_ZERO2": 2, "5": 2,
@@ -47,6 +53,7 @@ NEEDLESS = {
     "downcast_bf16": "about TPUs",
     "distributed_type": "the hosts' slots and parallel.zero say it",
     "num_machines": "the hostfile says it",
+    "deepspeed_config.zero3_save_16bit_model": EXPORT,
     "deepspeed_config.deepspeed_multinode_launcher": "SSH, or srun inside an allocation of SLURM's",
     "deepspeed_config.zero3_init_flag": "weights are made where they are kept",
     "deepspeed_config.deepspeed_hostfile": "launch --hosts: the format is the same",
@@ -65,10 +72,9 @@ NEEDLESS = {
     "megatron_lm_config.megatron_lm_num_micro_batches": "follows from global and micro-batch",
     "megatron_lm_config.megatron_lm_sequence_parallelism": "part of parallel.tp",
     "megatron_lm_config.megatron_lm_use_distributed_optimizer": "parallel.zero: 1 or more",
-    "parallelism_config.parallelism_config_cp_comm_strategy": "parallel.cp_method, where this version has it",
+    "parallelism_config.parallelism_config_cp_comm_strategy": "parallel.cp_method: ring, or ulysses",
 }
 INSTEAD = {
-    "deepspeed_config.zero3_save_16bit_model": _SAVE,
     "deepspeed_config.offload_optimizer_device": _OFFLOAD,
     "deepspeed_config.offload_param_device": _OFFLOAD,
     "deepspeed_config.offload_optimizer_nvme_path": _OFFLOAD,
@@ -77,14 +83,14 @@ INSTEAD = {
     "deepspeed_config.deepspeed_inclusion_filter": "launch --include, in the same words",
     "deepspeed_config.deepspeed_moe_layer_cls_names": "not available: mixtures of experts",
     "fsdp_config.fsdp_offload_params": _OFFLOAD,
-    "dynamo_config": "train.compile, where this version has it",
-    "fp8_config": "not yet: fp8",
+    "dynamo_config": "train.compile: layers by torch.compile",
+    "fp8_config": "precision: fp8 has formats and scaling of its own",
     "ipex_config": "not available: Intel's extension",
     "mpirun_config": "SSH, or srun inside an allocation of SLURM's",
     "megatron_lm_config": "not available: another option of Megatron-LM's",
     "tpu_use_cluster": "not available: TPUs", "tpu_use_sudo": "not available: TPUs", "tpu_env": "not available: TPUs",
     "tpu_name": "not available: TPUs", "tpu_zone": "not available: TPUs",
-    "enable_cpu_affinity": "not yet: ranks share a node's cores",
+    "enable_cpu_affinity": "not available: ranks share a node's cores",
     "gpu_ids": "a hostfile line has gpus=0,2; on this machine set CUDA_VISIBLE_DEVICES",
 }  # fmt: skip
 OFF: tuple[Any, ...] = (False, "all", "no", "NO", "none", "NONE", None, [], {}, "null")

@@ -54,6 +54,7 @@ def from_deepspeed(config: Mapping[str, Any], filled: Mapping[str, Any], ranks: 
     _optimizer(sheet)
     _schedule(sheet)
     _rest(sheet)
+    _monitors(sheet)
     _left_over(sheet)
     return Imported(tuple(sheet.lines), tuple(sheet.findings.values()), notes=tuple(sheet.notes))
 
@@ -296,6 +297,16 @@ def _rest(sheet: _Sheet) -> None:
         sheet.carried("train.seed", seed, why="--seed")
     if isinstance(steps := sheet.filled.get("max_steps"), int):
         sheet.carried("train.steps", steps, why="--max_steps")
+
+
+def _monitors(sheet: _Sheet) -> None:
+    if sheet.value("tensorboard.enabled") is True:
+        sheet.carried("report.tensorboard", True, "tensorboard.enabled")
+    if sheet.value("wandb.enabled") is True:
+        project = str(sheet.value("wandb.project", "deepspeed"))
+        sheet.carried("report.wandb.project", project, "wandb.project", "wandb.enabled")
+        if (team := sheet.value("wandb.team")) is not None:
+            sheet.carried("report.wandb.entity", str(team), "wandb.team")
 
 
 def _left_over(sheet: _Sheet) -> None:

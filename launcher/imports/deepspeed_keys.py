@@ -14,6 +14,7 @@ _OFFLOAD = (
     "one (offload.params)"
 )
 _METRICS = "every step stands in the run's metrics.jsonl"
+EXPORT = "checkpoints are sharded; `distperf ckpt export` makes safetensors of any of them"
 _COMPRESS = (
     "not available: gradients and weights travel as they are; DeepSpeed's own runtime as a script: does it"
 )
@@ -95,6 +96,10 @@ NEEDLESS = {
     f"{_ZERO}.log_trace_cache_warnings": "there is no trace to be cached",
     f"{_ZERO}.cpu_offload_use_pin_memory": "about offload only",
     f"{_ZERO}.mics_hierarchical_params_gather": "gathered within the shard group",
+    f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": EXPORT,
+    f"{_ZERO}.gather_16bit_weights_on_model_save": EXPORT,
+    f"{_ZERO}.stage3_gather_fp16_weights_on_model_save": EXPORT,
+    f"{_ZERO}.gather_fp16_weights_on_model_save": EXPORT,
 }
 
 INSTEAD = {
@@ -110,10 +115,6 @@ INSTEAD = {
     f"{_ZERO}.zero_quantized_nontrainable_weights": _COMPRESS,
     f"{_ZERO}.zero_quantized_gradients": _COMPRESS,
     f"{_ZERO}.zero_hpz_partition_size": "near to it: parallel.dp_replicate, a whole copy in each group of ranks",
-    f"{_ZERO}.stage3_gather_16bit_weights_on_model_save": "not yet: export to one file. Checkpoints are sharded",
-    f"{_ZERO}.gather_16bit_weights_on_model_save": "not yet: export to one file. Checkpoints are sharded",
-    f"{_ZERO}.stage3_gather_fp16_weights_on_model_save": "not yet: export to one file. Checkpoints are sharded",
-    f"{_ZERO}.gather_fp16_weights_on_model_save": "not yet: export to one file. Checkpoints are sharded",
     "fp16.initial_scale_power": "loss scaling is dynamic, with a start of its own",
     "fp16.loss_scale_window": "loss scaling is dynamic, with a pace of its own",
     "fp16.hysteresis": "loss scaling is dynamic, with a pace of its own",
@@ -126,13 +127,13 @@ INSTEAD = {
     "torch_autocast": "precision: bf16 or fp16 casts the whole forward pass, with fp32 master weights",
     "sparse_gradients": "gradients are dense; an embedding's too",
     "sparse_attention": "attention is dense and causal",
-    "tensorboard": f"not yet: TensorBoard. {_METRICS}",
-    "wandb": f"not yet: W&B. {_METRICS}",
-    "comet": f"not yet: Comet. {_METRICS}",
-    "csv_monitor": f"not yet: CSV. {_METRICS}",
-    "flops_profiler": "not yet: a profile. metrics.jsonl has MFU where the device is known",
-    "comms_logger": "not yet: a log of collectives. A stalled run names the collective that ranks wait in",
-    "autotuning": "not yet: `distperf tune`. train.micro_batch: auto follows a simple rule",
+    "tensorboard": "report.tensorboard writes into the run's folder, under the run's name",
+    "wandb": "report.wandb has project, entity and mode; runs are named as the recipe is",
+    "comet": f"not available: Comet. report has TensorBoard, W&B and MLflow; {_METRICS}",
+    "csv_monitor": f"not available: CSV. {_METRICS}",
+    "flops_profiler": "`distperf profile` traces steps of a run; metrics.jsonl has MFU where the device is known",
+    "comms_logger": "`distperf profile` shows collectives of a running run, `distperf bench` what links can do",
+    "autotuning": "`distperf tune` measures the plan's best candidates; `distperf plan --candidates` reckons them",
     "elasticity": "launch.min_nodes and launch.spares: the global batch stays, the ranks' shares change",
     "data_efficiency": "data is drawn evenly from all samples; order your own shards with `distperf data prepare`",
     "curriculum_learning": "every sample has data.seq_len tokens; order your own shards with `distperf data prepare`",

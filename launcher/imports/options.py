@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launcher.imports.deepspeed_keys import EXPORT
 from launcher.imports.findings import Fate
 
 
@@ -47,9 +48,9 @@ DEEPSPEED = {
     "no_python": _instead("a script is run by python; name a Python file", True),
     "enable_each_rank_log": _LOGS,
     "save_pid": _free("`distperf ps` and `distperf stop` know the run", True),
-    "bind_cores_to_rank": _instead("not yet: ranks share a node's cores", True),
-    "bind_core_list": _instead("not yet: ranks share a node's cores"),
-    "autotuning": _instead("not yet: `distperf tune`"),
+    "bind_cores_to_rank": _instead("not available: ranks share a node's cores", True),
+    "bind_core_list": _instead("not available: ranks share a node's cores"),
+    "autotuning": _instead("`distperf tune` measures the plan's best candidates"),
     "elastic_training": _instead("launch.min_nodes and launch.spares", True),
     "min_elastic_nodes": _instead("launch.min_nodes"),
     "max_elastic_nodes": _instead("launch.spares: hosts beyond those that hold ranks"),
@@ -70,7 +71,7 @@ TORCHRUN = {
     "event_log_handler": _free("the run's events.jsonl has every event"),
     "no_python": _instead("a script is run by python; name a Python file", True),
     "run_path": _instead("a script is run by its path", True),
-    "numa_binding": _instead("not yet: ranks share a node's cores"),
+    "numa_binding": _instead("not available: ranks share a node's cores"),
     "signals_to_handle": _free("SIGINT, SIGTERM and SIGHUP end the run with a last checkpoint"),
     "virtual_local_rank": _instead("ranks see all devices of their node's slots", True),
 }  # fmt: skip
@@ -86,12 +87,12 @@ ACCELERATE = {
     "use_deepspeed": _free("parallel.zero says it", True), "use_fsdp": _free("parallel.zero says it", True),
     "same_network": _free("nodes are reached by SSH", True),
     "deepspeed_multinode_launcher": _free("SSH, or srun inside an allocation of SLURM's"),
-    "dynamo_backend": _instead("train.compile, where this version has it"),
+    "dynamo_backend": _instead("train.compile: layers by torch.compile"),
     "offload_optimizer_device": _instead("offload.optimizer, by hand"),
     "offload_param_device": _instead("offload.params, by hand"),
     "zero3_init_flag": _free("weights are made where they are kept"),
-    "zero3_save_16bit_model": _instead("not yet: export to one file. Checkpoints are sharded"),
-    "enable_cpu_affinity": _instead("not yet: ranks share a node's cores", True),
+    "zero3_save_16bit_model": _free(EXPORT),
+    "enable_cpu_affinity": _instead("not available: ranks share a node's cores", True),
     "debug": _free("a stalled run names the collective that ranks wait in", True),
     "quiet": _free("launch --quiet", True),
     "num_cpu_threads_per_process": _instead("launch.env: {OMP_NUM_THREADS: N}; 1 where ranks share a node"),

@@ -73,7 +73,7 @@ our_own: 1
             {"precision": "bf16", "parallel.zero": 2, "activation_checkpoint": "full", "launch.nproc": 4},
             [4, 6, 1, 0, 0],
         ),
-        (DEEPSPEED, {"parallel.zero": 3, "train.grad_clip": 1.0, "precision": "fp16"}, [4, 3, 2, 1, 1]),
+        (DEEPSPEED, {"parallel.zero": 3, "train.grad_clip": 1.0, "precision": "fp16"}, [4, 4, 1, 1, 1]),
         (
             MESH,
             {"parallel.dp_replicate": 2, "parallel.dp_shard": 4, "parallel.tp": 2, "parallel.zero": 3},

@@ -47,6 +47,17 @@ def test_what_published_configurations_hold_is_known():
     assert len(CASES) >= 20
 
 
+def test_the_figures_in_the_docs():
+    """docs/importing.md has the figures of every case, and of all together."""
+    page = (Path(__file__).parents[3] / "docs" / "importing.md").read_text()
+    rows = [(case["name"], case["counts"]) for case in CASES]
+    rows.append(
+        (f"**all {len(CASES)}**", [sum(column) for column in zip(*(row[1] for row in rows), strict=True)])
+    )
+    for name, counts in rows:
+        assert f"| {name} | {' | '.join(map(str, (sum(counts), *counts)))} |" in page
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_the_recipe_loads_once_it_is_filled_in(case, tmp_path):
     """What is written is a recipe as soon as the user has said what the configuration leaves open."""
