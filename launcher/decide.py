@@ -90,6 +90,9 @@ def _watch_progress(state: RunState) -> Step:
     if (found := progress.looked(state)) is not None:
         state, stopping = ranks.held_up(state, found)
         return state, (Write(found), *stopping)
+    if (told := progress.lingering(state)) is not None:
+        pace = dataclasses.replace(state.pace, told=True)
+        return dataclasses.replace(state, pace=pace), (Note(told),)
     return state, ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from launcher import events, failure, stacks, stall
+from launcher import events, failure, stacks, stall, words
 from launcher.state import RunState, Stalled, Step
 
 EARSHOT_S = 3.0  # a node that was not heard for this long cannot be said to stand still
@@ -60,6 +60,24 @@ def judged(state: RunState) -> events.Stalled | None:
         return None
     why = stall.judge(state.pace, state.policy.stall_timeout_s, state.policy.script)
     return None if why is None else events.Stalled(state.t, state.attempt, why)
+
+
+def lingering(state: RunState) -> str | None:
+    """What is said, once, of ranks of a script that go on in silence after others have ended.
+
+    Rank 0 may be writing a model, which is no stall; a rank that hangs at its end would never be noticed otherwise.
+    """
+    if not (
+        state.in_flight and state.policy.script and state.state == "running" and stall.lingers(state.pace)
+    ):
+        return None
+    ended = [rank.rank for rank in state.ranks if rank.state == "done"]
+    left = [rank.rank for rank in state.ranks if not rank.over]
+    if not (ended and left):
+        return None
+    still = "still runs" if len(left) == 1 else "still run"
+    since = f"{stall.LINGER_S:.0f} s and more after {words.ranks(ended)} ended"
+    return f"{words.ranks(left)} {still}, without a word, {since} (distperf status shows what of: 3, then x)"
 
 
 def looked(state: RunState) -> events.HeldUp | None:

@@ -56,6 +56,7 @@ def exited(state: RunState, event: RankExited) -> Step:
         return state, ()
     clean = event.code == 0 and (state.policy.script or rank.says_done)
     if clean:
+        state = dataclasses.replace(state, pace=stall.wrote(state.pace))
         return _with_rank(state, event.rank, state="done"), ()
     if state.state == "stopping" and state.failure is None:
         return _with_rank(state, event.rank, state="stopped"), ()

@@ -17,6 +17,7 @@ LEAST_PHASE_S = 300.0
 PATIENCE = 10.0  # times the longest that was seen
 GAPS = 50  # steps that `auto` looks back on
 SLACK_S = 2.0  # a step may wait for the next heartbeat, and that for the next tick
+LINGER_S = 60.0  # after a rank of a script has ended, or any has written something
 MAX_LOOK_S = 1.0  # ticks are 0.25 s apart; whatever is longer was a pause of the controller's
 PAUSES = {"checkpoint": "a checkpoint", "eval": "an evaluation"}
 
@@ -28,7 +29,8 @@ class Pace:
     t: float = 0.0  # of the last look, on the controller's clock
     now_s: float = 0.0
     moved_s: float = 0.0  # when it last moved
-    wrote_s: float = 0.0  # when any rank last wrote something
+    wrote_s: float = 0.0  # when any rank last wrote something, began or ended
+    told: bool = False  # that some ranks have not ended with the others
     steps: Mapping[int, int] = field(default_factory=dict)  # newest by rank, sooner than the journal has it
     step: int = 0  # that the slowest rank has finished, of those that report
     phases: frozenset[str] = frozenset()  # that ranks are in
@@ -54,7 +56,7 @@ def passed(pace: Pace, t: float, *, watched: bool = True) -> Pace:
 
 
 def wrote(pace: Pace) -> Pace:
-    """A rank wrote something, or was started."""
+    """A rank wrote something, was started, or has ended."""
     return dataclasses.replace(pace, wrote_s=pace.now_s)
 
 
@@ -117,6 +119,11 @@ def judge(pace: Pace, timeout_s: float | None, script: bool) -> str | None:
         return None
     what = "no output" if found.output else "no progress"
     return f"{what} for {still_s:.0f} s; the limit is {found.seconds:.0f} s: {found.reason}"
+
+
+def lingers(pace: Pace) -> bool:
+    """Whether ranks that have not ended with the others have been silent for so long that a person should know."""
+    return not pace.told and pace.now_s - pace.wrote_s > LINGER_S
 
 
 def watched(timeout_s: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
+import os
 import re
 import subprocess
 import sys
@@ -296,3 +297,10 @@ def test_links_lead_somewhere(path: Path):
         if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.xdist_group("one")
+def test_groups_of_tests_stay_together(request):
+    """What shares rooms of the lab, or rows that cost minutes, runs on one worker: pytest-xdist marks it in the id."""
+    if "PYTEST_XDIST_WORKER" in os.environ and request.config.getoption("loadgroup"):
+        assert request.node.nodeid.endswith("@one")

@@ -653,6 +653,18 @@ def test_a_script_that_reports_nothing():
     assert TakeStacks(1) in tick(run, 2)
 
 
+def test_a_rank_that_does_not_end_with_the_others_is_told_of_once():
+    """Of a script, which may go on alone for hours: it is not ended."""
+    run = Run(script=True).start()
+    run.exit(0, 0), run.exit(2, 0)
+    assert tick(run, 50) == []
+    run.send(Wrote)
+    assert tick(run, 50) == []
+    (note,) = tick(run, 2000)
+    assert note.text.startswith("ranks 1,3 still run, without a word, 60 s and more after ranks 0,2 ended")
+    assert run.state.state == "running"
+
+
 MOMENTS = {
     "picking a port": lambda run: None,
     "starting": lambda run: (run.send(PortPicked, "x", 1), run.send(RankStarted, 0, 1)),
