@@ -48,6 +48,38 @@ EXIT_TERMINATED = 143
 MAX_WAITING_RECORDS = 65536
 
 
+# What training writes into a line of metrics.jsonl; a script of a user's own writes what it likes, and its step.
+METRICS = {
+    "step": "Number of the step, from 1.",
+    "attempt": "Attempt of the run that made it.",
+    "loss": "Mean over the targets of the global batch; null where it is not finite.",
+    "grad_norm": "Norm of all gradients, before clipping; null where it is not finite.",
+    "lr": "Learning rate.",
+    "tokens": "Targets that counted in the step, over all ranks.",
+    "tokens_seen": "The same, since the run's first step.",
+    "tokens_per_s": "The same, a second.",
+    "step_s": "Seconds that the step took.",
+    "mfu": "Share of the devices' peak arithmetic that the model's own took; null where one of them is not known.",
+    "peak_bytes": "Most memory that rank 0 held: of its device, else of its process.",
+    "loss_scale": "Loss scale in fp16; null without one.",
+    "skipped_steps": "Steps of this attempt whose gradients overflowed in fp16, so that no weight changed.",
+    "eval_loss": "Of the evaluation after the step, where there was one.",
+    "eval_tokens": "Targets that the evaluation counted.",
+    "eval_s": "Seconds that it took.",
+}
+# Seconds of a step by part, as each rank measures them; rank 0's are in metrics.jsonl too, with _s after the name.
+PARTS = {
+    "data": "Waiting for the batch.",
+    "forward": "Forward passes.",
+    "backward": "Backward passes.",
+    "communication": "Waiting for other ranks, and, in a pipeline, its bubble.",
+    "optimizer": "The update.",
+    "checkpoint": "What a save keeps training waiting.",
+    "evaluation": "Evaluations.",
+    "other": "What lies in no other part.",
+}
+
+
 class Reporter:
     """Sends records to the agent without ever blocking the rank. Does nothing when there is no agent."""
 

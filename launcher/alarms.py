@@ -53,10 +53,13 @@ def _memory(found: Figures) -> Iterator[str]:
 
 
 def _not_finite(last: Line) -> str:
+    """Null is how training tells of what is not finite. A norm that overflows in fp16 only lowers the loss scale."""
+    watched = ("loss",) if last.get("loss_scale") is not None else ("loss", "grad_norm")
     names = [
         name
-        for name in ("loss", "grad_norm")
-        if isinstance(last.get(name), float) and not math.isfinite(last[name])
+        for name in watched
+        if name in last
+        and (last[name] is None or (isinstance(last[name], float) and not math.isfinite(last[name])))
     ]
     return (
         f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} not finite at step {last['step']:,}"

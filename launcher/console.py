@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import sys
 import time
+from collections import deque
 from typing import Any, TextIO
 
 from launcher import words
 from launcher.logs import Lines, prefix
+from launcher.series import RECENT
 from launcher.state import Failure, RunState
 from launcher.summary import Color, changes, emphasized, inked, live_line, progress_line
 from launcher.writer import Writer
@@ -48,6 +51,7 @@ class Console:
         self._lines: dict[tuple[int, int], tuple[str, Lines]] = {}
         self._state: RunState | None = None
         self._last: dict[str, Any] = {}
+        self._pace: deque[float] = deque(maxlen=RECENT)
 
     def log(self, host: str, rank: int, data: bytes) -> None:
         """See Screen."""
@@ -65,12 +69,16 @@ class Console:
     def metrics(self, line: dict[str, Any]) -> None:
         """See Screen."""
         kept = {key: self._last[key] for key in ("eval_loss",) if key in self._last}  # not every step has one
+        if isinstance(line.get("step_s"), float):  # what is left is told by the pace of late, not by one step
+            self._pace.append(line["step_s"])
+            line = {**line, "step_s": statistics.median(self._pace)}
         self._last = {**kept, **line}
 
     def state(self, state: RunState) -> None:
         """See Screen."""
         before, self._state = self._state, state
         if before is not None and before.attempt != state.attempt:
+            self._pace.clear()
             self._last = {}  # the figures of an attempt that is over would look like progress of this one
         if before is not None and self._verbose and before is not state:
             for change in changes(before, state):

@@ -1,7 +1,7 @@
 """What ranks and nodes do, in numbers: the newest of each, all of them folded, and who stands out. Pure.
 
 Parts of a step are seconds a step, as a rank's own clock has them (distperf.measure.stopwatch); figures of nodes are
-those of launcher.agent.figures.
+those of launcher.agent.figures and launcher.agent.nvidia.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from distperf import contract
 from launcher import tempo
 from launcher.state import Rank
 from launcher.tempo import Straggler
 
-PARTS = ("data", "forward", "backward", "communication", "optimizer", "checkpoint", "evaluation", "other")
+PARTS = tuple(contract.PARTS)
 TOGETHER = frozenset({"communication", "checkpoint", "evaluation"})  # in these, ranks wait for each other
 NODE = ("cpu", "load", "memory_bytes", "received_bytes_per_s", "sent_bytes_per_s", "read_bytes_per_s",
         "written_bytes_per_s")  # fmt: skip
-DEVICE = ("busy", "memory_bytes", "celsius", "watts")
+DEVICE = (
+    "busy",
+    "memory_bytes",
+    "celsius",
+    "watts",
+    "nvlink_sent_bytes_per_s",
+    "nvlink_received_bytes_per_s",
+)
 # Bits of NVML's clock event reasons that mean that a device is slower than its settings. Source: nvml.h. That power
 # is capped (0x4) is how a busy device lives.
 THROTTLES = {0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake"}

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from launcher import figures
@@ -43,6 +44,7 @@ class Seen:
     spec: dict[str, Any]  # runspec.json
     looks: Mapping[int, Taken] = field(default_factory=dict)  # newest of each rank of this attempt
     figures: Figures = field(default_factory=Figures)  # of this attempt
+    plan: dict[str, Any] = field(default_factory=dict)  # plan.json; empty where nothing was planned
 
     @property
     def last(self) -> Line:
@@ -69,7 +71,7 @@ class Follower:
         self.story = Story(run)
         self.series = Series(run.metrics)
         self._looks: dict[int, Taken] = {}
-        self._spec: tuple[int, dict[str, Any]] = (0, {})
+        self._told: tuple[int, dict[str, Any], dict[str, Any]] = (0, {}, {})  # attempt, runspec, plan
         self._figures: tuple[float, Figures] = (0.0, Figures())
         self._points: tuple[Line, ...] = ()
         self._counted = -1
@@ -97,10 +99,12 @@ class Follower:
                 last,
                 (*series.points, *(() if ends or not series.recent else (series.last,))),
             )
+        if self._told[0] != state.attempt:  # both are written anew when an attempt is placed anew
+            self._told = state.attempt, _read(self.run.runspec), _read(self.run.plan)
         return Seen(
             str(self.run.path), public_state(state, alive), state, self.story.chronicle, self._points,
-            tuple(series.recent), self.story.tempo, self._now_t(state, alive), self._read_spec(state.attempt),
-            self._looks, self._read_figures(state.attempt),
+            tuple(series.recent), self.story.tempo, self._now_t(state, alive), self._told[1], self._looks,
+            self._read_figures(state.attempt), self._told[2],
         )  # fmt: skip
 
     def _now_t(self, state: RunState, alive: bool) -> float:
@@ -120,11 +124,11 @@ class Follower:
         found = self._figures[1]
         return found if found.attempt == attempt else Figures()
 
-    def _read_spec(self, attempt: int) -> dict[str, Any]:
-        """What ranks were told: written anew when an attempt is placed anew."""
-        if self._spec[0] != attempt:
-            try:
-                self._spec = attempt, json.loads(self.run.runspec.read_text("utf-8"))
-            except (OSError, ValueError):
-                self._spec = attempt, {}
-        return self._spec[1]
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file's mapping; empty where there is none, or it is out of reach just now."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

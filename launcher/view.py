@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import statistics
 import time
 from dataclasses import asdict
 from typing import Any
@@ -12,6 +13,7 @@ from launcher.journal import last_metrics, read_lines, replay
 from launcher.lifetime import SAME_S, started_at
 from launcher.logs import printable_lines
 from launcher.rundir import RunDir
+from launcher.series import Series, numbers
 from launcher.slurm import queue
 from launcher.state import Rank, RunState
 
@@ -26,15 +28,21 @@ def look(run: RunDir) -> dict[str, Any]:
         return _waiting(run, queue.look(job[0]))
     state = replay(run)
     alive = state.over or controller_lives(run, state)
-    metrics = last_metrics(run)
+    series = Series(run.metrics)
+    metrics, step = series.last, max(state.step, int(series.last.get("step") or 0))
+    pace = [value for _, value in numbers(tuple(series.recent), "step_s")]
+    left = (
+        None if not state.steps or not pace or state.over else (state.steps - step) * statistics.median(pace)
+    )
     return {
         "schema": SCHEMA,
         "run": state.run_id,
         "dir": str(run.path),
         "state": public_state(state, alive),
         "attempt": state.attempt,
-        "step": max(state.step, int(metrics.get("step") or 0)),
+        "step": step,
         "steps": state.steps,
+        "seconds_left": left,
         "exit_code": state.exit_code,
         "checkpoint": state.checkpoint,
         "metrics": metrics,
@@ -49,8 +57,8 @@ def _waiting(run: RunDir, job: queue.Job) -> dict[str, Any]:
     state = "queued" if job.waits else "lost" if job.gone else "starting"
     return {
         "schema": SCHEMA, "run": run.run_id, "dir": str(run.path), "state": state, "attempt": 0, "step": 0,
-        "steps": None, "exit_code": None, "checkpoint": None, "metrics": {}, "notes": [job.sentence], "ranks": [],
-        "first_failure": None,
+        "steps": None, "seconds_left": None, "exit_code": None, "checkpoint": None, "metrics": {},
+        "notes": [job.sentence], "ranks": [], "first_failure": None,
     }  # fmt: skip
 
 
@@ -97,8 +105,8 @@ def as_text(view: dict[str, Any]) -> list[str]:
         parts.append(f"loss {metrics['loss']:.4f}")
     if isinstance(metrics.get("tokens_per_s"), (int, float)):
         parts.append(f"{metrics['tokens_per_s']:,.0f} tokens/s")
-    if view["steps"] and isinstance(metrics.get("step_s"), (int, float)) and view["state"] == "running":
-        parts.append(f"{words.seconds((view['steps'] - view['step']) * metrics['step_s'])} left")
+    if view["seconds_left"] is not None and view["state"] == "running":
+        parts.append(f"{words.seconds(view['seconds_left'])} left")
     if parts:
         lines.append("  " + "   ".join(parts))
     lines += _rank_table(view["ranks"])

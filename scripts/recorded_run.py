@@ -133,7 +133,7 @@ class Recorder:
             devices = [
                 {"busy": 0.2 if rank == SLOW else chance.gauss(0.9, 0.01), "memory_bytes": 31 * GIB, "watts": 640.0,
                  "celsius": 91.0 if rank == SLOW else chance.gauss(63, 2), "throttled": 0x40 * (rank == SLOW),
-                 "ecc_errors": 0.0}
+                 "ecc_errors": 0.0, "nvlink_sent_bytes_per_s": 4.1e10, "nvlink_received_bytes_per_s": 4.1e10}
                 for rank in ranks
             ]  # fmt: skip
             told = {"cpu": chance.gauss(0.2, 0.02), "load": 24.0, "memory_bytes": 300 * GIB,

@@ -17,7 +17,7 @@ from pathlib import Path
 from launcher.dashboard.app import Dashboard
 from launcher.rundir import RunDir
 
-SETTLE_S = 1.2  # two looks of the reader
+SETTLE_S = 2.2  # two looks of the reader
 
 
 async def take(app: Dashboard, size: tuple[int, int], wanted: dict[str, str], out: Path) -> None:

@@ -1,35 +1,17 @@
-"""What this node and its ranks are doing, in numbers: /proc, nvidia-smi, and what ranks tell of their steps.
+"""What this node and its ranks are doing, in numbers: /proc, its devices, and what ranks tell of their steps.
 
 Rates are means since the look before. What a node does not have is left out: no devices, no /proc/diskstats.
 """
 
 import os
 import selectors
-import signal
-import subprocess
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
-from launcher.agent import processes
+from launcher.agent.nvidia import Devices
 
 EVERY_S = 5.0  # between two messages
-SMI_EVERY_S = 10
 SECTOR_BYTES = 512  # in /proc/diskstats, whatever the drive's own are
-SMI_FIELDS = ("index", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu", "power.draw",
-              "ecc.errors.uncorrected.volatile.total")  # fmt: skip
-SMI_NAMES = (
-    "index",
-    "busy",
-    "memory_bytes",
-    "memory_total_bytes",
-    "celsius",
-    "watts",
-    "ecc_errors",
-    "throttled",
-)
-SMI_SCALES = {"busy": 0.01, "memory_bytes": 1 << 20, "memory_total_bytes": 1 << 20}
-REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # newer drivers', older ones'
-MAX_LINE_BYTES = 4096
 
 
 class StepTimes:
@@ -114,84 +96,6 @@ def _lines(path: str) -> List[str]:
             return file.read().splitlines()
     except OSError:
         return []
-
-
-class Devices:
-    """NVIDIA's devices, by one nvidia-smi that runs on: each start of it takes a second of a CPU."""
-
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        self._selector = selector
-        self._process: Optional["subprocess.Popen[bytes]"] = None
-        self._reasons = list(REASONS)
-        self._partial = b""
-        self._newest: Dict[int, Dict[str, float]] = {}
-
-    def begin(self) -> None:
-        """Start it, where there is one; with the older name of a field if it ends without a word of a device."""
-        if self._process is not None or not self._reasons:
-            return
-        fields = ",".join((*SMI_FIELDS, self._reasons.pop(0)))
-        command = [
-            "nvidia-smi",
-            "--query-gpu=" + fields,
-            "--format=csv,noheader,nounits",
-            "-l",
-            str(SMI_EVERY_S),
-        ]
-        parent = os.getpid()
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                preexec_fn=lambda: processes.die_with_parent(parent),
-            )  # fmt: skip
-        except OSError:
-            self._reasons = []
-            return
-        assert self._process.stdout is not None
-        self._selector.register(self._process.stdout.fileno(), selectors.EVENT_READ, self._read)
-
-    def _read(self, fd: int) -> None:
-        data = os.read(fd, 1 << 16)
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[-MAX_LINE_BYTES:]
-        for line in lines:
-            row = device_row(line.decode("utf-8", "replace"))
-            if row:
-                self._newest[int(row.pop("index"))] = row
-                self._reasons = []
-        if not data:
-            self.close()
-            self.begin()
-
-    def look(self) -> List[Dict[str, float]]:
-        """Each device's newest figures, in their order."""
-        return [self._newest[index] for index in sorted(self._newest)]
-
-    def close(self) -> None:
-        """End it."""
-        process, self._process = self._process, None
-        if process is None or process.stdout is None:
-            return
-        self._selector.unregister(process.stdout.fileno())
-        process.stdout.close()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-
-
-def device_row(line: str) -> Dict[str, float]:
-    """A line of nvidia-smi's as SMI_NAMES; without what this device does not tell, empty where it is no such line."""
-    words = [word.strip() for word in line.split(",")]
-    if len(words) != len(SMI_NAMES) or not words[0].isdigit():
-        return {}
-    found: Dict[str, float] = {}
-    for at, name in enumerate(SMI_NAMES):
-        word = words[at]
-        try:
-            value = float(int(word, 16)) if word.startswith("0x") else float(word)
-        except ValueError:  # [N/A], [Not Supported]
-            continue
-        found[name] = round(value * SMI_SCALES.get(name, 1), 4)
-    return found
 
 
 class Figures:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from launcher import chronicle
+from launcher import chronicle, words
 from launcher.dashboard.lines import Line, Look, Span, line, rule, safe, wrap
 from launcher.dashboard.overview import said_line
 from launcher.follow import Seen
 from launcher.logs import printable_lines
-from launcher.nodeset import fold_numbers
 from launcher.report import TAIL_LINES, stack_lines
 from launcher.state import Failure
 
@@ -38,7 +37,7 @@ def failure_block(failure: Failure, look: Look, *, opened: bool) -> list[Line]:
             for piece in wrap(safe(text, ascii=look.ascii), look.width - 2)
         ]
     if failure.followers:
-        lines.append(line(Span(f" ranks {fold_numbers(failure.followers)} followed", "dim")))
+        lines.append(line(Span(f" {words.ranks(failure.followers)} followed", "dim")))
     more = _detail(failure)
     if more and opened:
         lines += [line(Span(f" {safe(text, ascii=look.ascii)}")) for text in more]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.dashboard.lines import Line, Look, Span, fit, line, rule
+from launcher.dashboard.lines import Line, Look, Span, fit, line, rule, width
 
 VIEWS = ("overview", "ranks", "rank", "logs", "events", "plan")
 
@@ -72,16 +72,19 @@ OF_VIEW: dict[str, tuple[Key, ...]] = {
 
 
 def footer(view: str, look: Look) -> Line:
-    """The keys of a view that the bottom line has room for; each can be clicked."""
+    """The keys of a view that the bottom line has room for, none of them in part; each can be clicked."""
     spans: list[Span] = []
     for key in (*EVERYWHERE[:2], *OF_VIEW.get(view, ()), *EVERYWHERE[2:]):
         if not key.label:
             continue
-        spans += [
+        more = [
             Span(f" {key.name}", "title", f"do {key.action}"),
             Span(f" {key.label} ", "dim", f"do {key.action}"),
         ]
-    return fit(spans, look.width)
+        if width((*spans, *more)) > look.width:
+            break
+        spans += more
+    return tuple(spans)
 
 
 def tabs(view: str, look: Look) -> Line:

@@ -20,13 +20,14 @@ def split(parts: Numbers) -> str:
         return ""
     shown = [(name, float(parts.get(name, 0.0))) for name in PARTS]
     return "  ".join(
-        f"{name} {_seconds(value)} {value / whole:.0%}"
+        f"{name} {seconds_of(value)} {value / whole:.0%}"
         for name, value in shown
         if value / whole >= LEAST_SHARE
     )
 
 
-def _seconds(value: float) -> str:
+def seconds_of(value: float) -> str:
+    """`4.2 s`, `12.3 ms`."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.3g} ms"
 
 
@@ -43,7 +44,7 @@ def stages(seen: Seen) -> str:
     if not seconds or spread is None:
         return ""
     slowest = max(seconds, key=lambda stage: seconds[stage])
-    shown = "  ".join(_seconds(value) for value in list(seconds.values())[:8])
+    shown = "  ".join(seconds_of(value) for value in list(seconds.values())[:8])
     more = "  ..." if len(seconds) > 8 else ""
     return f"{shown}{more}   place {slowest} is {spread:.0%} above the mean"
 
@@ -76,6 +77,9 @@ def device(found: Numbers) -> str:
     parts += [
         f"{found[name]:.0f} {unit}" for name, unit in (("celsius", "C"), ("watts", "W")) if name in found
     ]
+    if "nvlink_sent_bytes_per_s" in found:
+        sent, received = found["nvlink_sent_bytes_per_s"], found["nvlink_received_bytes_per_s"]
+        parts.append(f"NVLink {words.size(sent)}/s out, {words.size(received)}/s in")
     reasons = {text for bit, text in figures.THROTTLES.items() if int(found.get("throttled", 0)) & bit}
     parts += [f"slowed down by {', '.join(sorted(reasons))}"] if reasons else []
     errors = found.get("ecc_errors", 0)

@@ -11,7 +11,8 @@ from launcher.errors import RunFolderError
 from launcher.follow import Follower, Seen
 from launcher.rundir import RunDir
 
-LOOK_S = 0.5
+LOOK_S = 1.0
+LOGS_LOOK_S = 0.5  # while somebody reads them
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Looked:
 
 
 class Reader(threading.Thread):
-    """Looks twice a second, and at once when other logs are asked for. `deliver` is called in this thread."""
+    """Looks once a second, and at once when other logs are asked for. `deliver` is called in this thread."""
 
     def __init__(
         self, run: RunDir, deliver: Callable[[Looked], None], failed: Callable[[RunFolderError], None]
@@ -63,7 +64,7 @@ class Reader(threading.Thread):
                 follower.news()
                 lines = self._read_logs()
                 self._deliver(Looked(follower.seen(), self._wanted, lines))
-                self._wake.wait(LOOK_S)
+                self._wake.wait(LOOK_S if self._wanted is None else LOGS_LOOK_S)
                 self._wake.clear()
         except RunFolderError as error:
             self._failed(error)

@@ -22,7 +22,7 @@ _COMPRESS = (
 NEEDLESS = {
     "steps_per_print": f"the screen paces itself; {_METRICS}",
     "dump_state": "the run's runspec.json says what was resolved",
-    "wall_clock_breakdown": f"{_METRICS} with its time; not what its parts took",
+    "wall_clock_breakdown": f"{_METRICS} with its time and what its parts took",
     "timers": f"{_METRICS} with tokens a second",
     "memory_breakdown": "bytes really held, by parameters, gradients and optimizer, are in `distperf status --json`",
     "disable_allgather": "how shards are gathered is decided by the ZeRO stage",

@@ -182,12 +182,7 @@ def _attempts(tries: Sequence[Try]) -> str:
 
 
 def _plan(facts: Facts) -> str:
-    pairs = text.plan_against_actual(facts)
-    rows = [
-        (kind, words.size(planned), words.size(held), f"{(held - planned) / planned:+.1%}")
-        for kind, planned, held in pairs
-    ]
-    found = table(rows, ("model state a rank", "planned", "held", "difference")) if rows else ""
+    found = table(text.plan_against_actual(facts), ("", "planned", "came", "difference"))
     odd = "".join(f"<p>{shown(line)}</p>" for line in text.straggler_lines(facts))
     return section("Plan against actual", found) + section("Stragglers in the last minute", odd)
 
@@ -200,5 +195,4 @@ def _story(facts: Facts) -> str:
 
 
 def _clock(seconds: float) -> str:
-
     return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))

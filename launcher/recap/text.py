@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
-from launcher import report, words
+from launcher import comparison, report, words
 from launcher.chronicle import Try, who
-from launcher.dashboard.planned import KINDS, estimated
+from launcher.dashboard import parts
 from launcher.heat import odd_ranks
 from launcher.logs import printable_lines
 from launcher.nodeset import fold
@@ -40,8 +42,8 @@ def as_text(facts: Facts) -> list[str]:
     odd = straggler_lines(facts)
     lines += ["", *odd] if odd else []
     pairs = plan_against_actual(facts)
-    lines += ["", "model state a rank     planned        held"] if pairs else []
-    lines += [f"  {kind:<16}{words.size(planned):>12}{words.size(held):>12}" for kind, planned, held in pairs]
+    lines += ["", "plan against actual    planned        came"] if pairs else []
+    lines += [f"  {name:<16}{planned:>12}{came:>12}  {off}".rstrip() for name, planned, came, off in pairs]
     return [*lines, "", f"folder      {seen.dir}"]
 
 
@@ -65,13 +67,20 @@ def what_ran(facts: Facts) -> list[tuple[str, str]]:
     if "script" in spec:
         rows.append(("script", printable_lines(str(spec["script"].get("path")))[0]))
     elif spec:
-        model, train = spec["model"], spec["train"]
-        shape = f"{model['layers']} layers, {model['hidden']} wide, vocabulary {model['vocab']:,}"
+        train = spec["train"]
         batch = f"{train['global_batch']:,} x {spec['data']['seq_len']:,} tokens"
-        rows.append(("model", f"{model['family']}, {shape}"))
+        rows.append(("model", _model(spec["model"])))
         rows.append(("training", f"{train['steps']:,} steps of {batch}, {spec['precision']}"))
-        rows.append(("parallel", ", ".join(f"{axis} {size}" for axis, size in spec["parallel"].items())))
+        rows.append(("parallel", comparison.parallel(spec)))
     return rows
+
+
+def _model(spec: Mapping[str, Any]) -> str:
+    """A model in a line: its shape, or where it comes from."""
+    if "layers" in spec:
+        shape = f"{spec['layers']} layers, {spec['hidden']} wide, vocabulary {spec['vocab']:,}"
+        return f"{spec['family']}, {shape}"
+    return printable_lines(f"{spec.get('factory') or spec.get('path')} ({spec['family']})")[0]
 
 
 def attempt_lines(one: Try) -> list[str]:
@@ -117,13 +126,14 @@ def straggler_lines(facts: Facts) -> list[str]:
     return [f"straggler    rank {one.rank} on {ranks[one.rank].host}: {one.why}" for one in found]
 
 
-def plan_against_actual(facts: Facts) -> list[tuple[str, int, int]]:
-    """Kind, bytes planned for a rank, and the most that a rank held."""
-    if not facts.seen.spec or "script" in facts.seen.spec:
-        return []
-    planned = estimated(facts.seen.spec)
-    held = {
-        kind: max((rank.memory.get(f"{kind}_bytes", 0) for rank in facts.seen.state.ranks), default=0)
-        for kind in KINDS
-    }
-    return [(kind, planned[kind], held[kind]) for kind in KINDS if kind in planned and held[kind]]
+def plan_against_actual(facts: Facts) -> list[tuple[str, str, str, str]]:
+    """Figure, as planned, as it came (of steps: the newest ones), and the difference."""
+    written = [
+        *((pair, words.size) for pair in comparison.memory(facts.seen)),
+        *((pair, parts.seconds_of) for pair in comparison.seconds(facts.seen)),
+    ]
+    return [
+        (pair.name, text(pair.planned), text(pair.came), pair.off)
+        for pair, text in written
+        if pair.planned is not None and pair.came is not None
+    ]

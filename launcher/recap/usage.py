@@ -21,6 +21,8 @@ NODES = {
     "device_memory_bytes": ("device memory", ""),
     "device_celsius": ("device heat", "{:.0f} C"),
     "device_watts": ("device power", "{:.0f} W"),
+    "device_nvlink_sent_bytes_per_s": ("NVLink out", "/s"),
+    "device_nvlink_received_bytes_per_s": ("NVLink in", "/s"),
 }
 
 

@@ -29,13 +29,23 @@ FIGURES = {
     "peak_bytes": ("distperf_peak_memory_bytes", "Most memory that rank 0 held."),
     "tokens_seen": ("distperf_tokens_seen_total", "Tokens trained on so far."),
 }
+NAN_WHERE_NULL = ("loss", "grad_norm")  # null is how training tells of what is not finite
 NOT_FIGURES = {"step", "attempt", "tokens", *(f"{part}_s" for part in PARTS)}
 
 
 def exposition(seen: Seen) -> str:
     """All that is known of the run now."""
+    run = {"run": seen.state.run_id}
+    return "".join(
+        _family(*family[:3], [({**run, **labels}, value) for labels, value in family[3]])
+        for family in families(seen)
+    )
+
+
+def families(seen: Seen) -> list[Family]:
+    """The same as data; families of figures that no step has told of yet are left out."""
     state = seen.state
-    families: list[Family] = [
+    found: list[Family] = [
         ("distperf_state", "gauge", "1 for the state that the run is in, 0 for the others.",
          [({"state": name}, float(name == seen.name)) for name in STATES]),
         ("distperf_step", "gauge", "Newest step that is finished.", [({}, seen.step)]),
@@ -46,13 +56,8 @@ def exposition(seen: Seen) -> str:
         ("distperf_hosts_unreachable", "gauge", "Hosts that do not answer.", [({}, len(state.unreachable))]),
     ]  # fmt: skip
     if state.steps:
-        families.append(("distperf_steps", "gauge", "Steps that the run is to make.", [({}, state.steps)]))
-    families += _of_steps(seen) + _of_ranks(seen) + gauges(seen)
-    run = {"run": state.run_id}
-    return "".join(
-        _family(*family[:3], [({**run, **labels}, value) for labels, value in family[3]])
-        for family in families
-    )
+        found.append(("distperf_steps", "gauge", "Steps that the run is to make.", [({}, state.steps)]))
+    return found + _of_steps(seen) + _of_ranks(seen) + gauges(seen)
 
 
 def _failures(seen: Seen) -> list[Sample]:
@@ -68,14 +73,16 @@ def _ranks(seen: Seen) -> list[Sample]:
 
 
 def _of_steps(seen: Seen) -> list[Family]:
+    null = {key for key in NAN_WHERE_NULL if key in seen.last and seen.last[key] is None}
+    last = {**seen.last, **dict.fromkeys(null, math.nan)}
     known: list[Family] = [
-        (name, "counter" if name.endswith("_total") else "gauge", text, [({}, float(seen.last[key]))])
+        (name, "counter" if name.endswith("_total") else "gauge", text, [({}, float(last[key]))])
         for key, (name, text) in FIGURES.items()
-        if _is_number(seen.last.get(key))
+        if _is_number(last.get(key))
     ]
     own: list[Sample] = [
         ({"name": key}, float(value))
-        for key, value in seen.last.items()
+        for key, value in last.items()
         if key not in FIGURES and key not in NOT_FIGURES and _is_number(value)
     ]
     return [*known, ("distperf_metric", "gauge", "What the script reports under a name of its own.", own)]

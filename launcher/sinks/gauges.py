@@ -33,6 +33,14 @@ DEVICE = {
         "distperf_device_uncorrected_errors",
         "Uncorrected memory errors since the driver started.",
     ),
+    "nvlink_sent_bytes_per_s": (
+        "distperf_device_nvlink_sent_bytes_per_second",
+        "What a device sends over NVLink.",
+    ),
+    "nvlink_received_bytes_per_s": (
+        "distperf_device_nvlink_received_bytes_per_second",
+        "What a device receives over NVLink.",
+    ),
     "throttled": ("distperf_device_slowed_down", "1 where heat, power or hardware slow a device down."),
 }
 

@@ -21,6 +21,7 @@ from launcher.rundir import RunDir
 from launcher.sinks.trackers import TRACKERS, Settings, Tracker, asked_for
 
 LOOK_S = 2.0
+BATCH_S = 10.0  # between two batches of steps: trackers take many as easily as one
 END_LIMIT_S = 60.0
 
 
@@ -58,12 +59,13 @@ def follow(run: RunDir, name: str, settings: Settings, look_s: float = LOOK_S) -
     """Hand steps on until the run is over; 0. An exception of the tracker's ends the process, with its traceback."""
     follower = _begun(run, look_s)
     tracker: Tracker = TRACKERS[name](run, follower.seen().spec, settings)
-    tracker.log(list(follower.seen().points))
+    waiting, handed = list(follower.seen().points), float("-inf")
     while True:
-        _, lines = follower.news()
-        seen = follower.seen()
-        if lines:
-            tracker.log(lines)
+        waiting += follower.news()[1]
+        seen, now = follower.seen(), time.monotonic()
+        if waiting and (seen.over or now - handed >= BATCH_S):
+            tracker.log(waiting)
+            waiting, handed = [], now
         if seen.over:
             tracker.close(1 if seen.state.exit_code is None else seen.state.exit_code)
             return 0

@@ -39,6 +39,7 @@ _MODULES = (
     "launcher.agent.probes",
     "launcher.agent.stock",
     "launcher.agent.questions",
+    "launcher.agent.nvidia",
     "launcher.agent.figures",
     "launcher.agent.traces",
     "launcher.agent.outbox",

@@ -30,6 +30,10 @@ def test_loss():
     assert alarms(STATE, odd, []) == ["loss and grad_norm are not finite at step 10"]
     odd[-1] |= {"grad_norm": 1.0}
     assert alarms(STATE, odd, []) == ["loss is not finite at step 10"]
+    odd[-1] |= {"loss": None, "grad_norm": None}  # as training writes it: JSON has no NaN
+    assert alarms(STATE, odd, []) == ["loss and grad_norm are not finite at step 10"]
+    odd[-1] |= {"loss": 2.0, "loss_scale": 65536.0}
+    assert alarms(STATE, odd, []) == []
 
 
 def test_slow_steps_and_hosts():

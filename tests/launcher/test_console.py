@@ -56,6 +56,22 @@ def test_the_progress_line_stays_last():
     assert out.getvalue() == "gpu-a 0 | x\n"
 
 
+def test_what_is_left_is_told_by_the_pace_of_late():
+    """One slow step among many does not make the end hours away; another attempt has a pace of its own."""
+    shown, _, err = console(err=Terminal())
+    for step, step_s in enumerate([1.0, 1.0, 1.0, 1.0, 500.0], start=1):
+        shown.metrics({"step": step, "step_s": step_s})
+    shown._drawn_at = -100.0
+    shown.state(STATE)
+    shown.state(replace(STATE, attempt=2))
+    shown.metrics({"step": 5, "step_s": 2.0})
+    shown._drawn_at = -100.0
+    shown.state(replace(STATE, attempt=2))
+    shown.close()
+    assert "4.0 s left" in err.getvalue()
+    assert "8.0 s left" in err.getvalue()
+
+
 def test_quiet():
     """No rank output, no progress; notes are told."""
     shown, out, err = console(quiet=True)

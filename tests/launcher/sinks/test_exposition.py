@@ -49,6 +49,14 @@ def test_odd_values(seen):
     assert "flag" not in text
 
 
+def test_a_loss_that_training_calls_null(seen):
+    """JSON has no NaN, Prometheus has; what is null because there is none of it stays away."""
+    text = exposition(replace(seen, recent=({**seen.last, "loss": None, "mfu": None, "loss_scale": None},)))
+    assert 'distperf_loss{run="r"} NaN' in text
+    assert "distperf_mfu" not in text
+    assert "distperf_loss_scale" not in text
+
+
 def test_dashboard_and_alerts_ask_for_what_there_is(seen):
     """Every metric that the shipped Grafana dashboard and alert rules name is one that a run tells of."""
     told = set(re.findall(r"^# TYPE (\S+)", exposition(seen), re.MULTILINE)) | {
