@@ -39,6 +39,7 @@ def test_an_agent_tells_at_the_end_of_an_attempt():
     with LiveAgent() as agent:
         agent.start(code, code)
         agent.to_idle()
-        [figures] = agent.got(protocol.Figures)
-    assert figures.ranks == {str(rank): {"steps": 1, "forward": 0.25} for rank in (0, 1)}
-    assert figures.node["memory_bytes"] > 0
+        told = agent.got(protocol.Figures)  # more than one where it took longer than five seconds
+    ranks = {rank: parts for figures in told for rank, parts in figures.ranks.items()}
+    assert ranks == {str(rank): {"steps": 1, "forward": 0.25} for rank in (0, 1)}
+    assert told[-1].node["memory_bytes"] > 0
