@@ -28,7 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lab tests cut cables and boot hosts: under pytest-xdist they run one after the other."""
+    """Which tests run on one worker of pytest-xdist, one after the other: all of the lab, since they cut cables and boot
+    hosts; else those of a file, since they share what it takes long to set up.
+    """
     for item in items:
         if item.get_closest_marker("lab"):
             item.add_marker(pytest.mark.xdist_group("lab"))
+        elif item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
