@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests run on one worker of pytest-xdist, one after the other: all of the lab, since they cut cables and boot
+    """Which tests run on one worker, one after the other: all of the lab, since they cut cables and boot
     hosts; else those of a file, since they share what it takes long to set up.
     """
     for item in items:
