@@ -46,15 +46,24 @@ class Counted:
     transient: int
 
     @property
+    def planned_bytes(self) -> int:
+        """Of both together, as planned."""
+        return self.planned.state_bytes - self.planned.absent_bytes + self.planned.transient_bytes
+
+    @property
+    def counted_bytes(self) -> int:
+        """As counted."""
+        return self.state + self.transient
+
+    @property
     def ratio(self) -> float:
-        """Planned by counted, of both together."""
-        planned = self.planned.state_bytes - self.planned.absent_bytes + self.planned.transient_bytes
-        return planned / (self.state + self.transient)
+        """Planned by counted."""
+        return self.planned_bytes / self.counted_bytes
 
 
-def specs_of(world: int, rows: list[tuple[str, ...]], folder: Path) -> list[RunSpec]:
+def specs_of(world: int, rows: list[tuple[str, ...]], folder: Path, text: str) -> list[RunSpec]:
     recipe = folder / "planned.yaml"
-    recipe.write_text(BASE)
+    recipe.write_text(text)
     return [
         resolve(
             load_recipe(recipe, [key.replace(HERE, str(folder)) for key in row]),
@@ -66,10 +75,10 @@ def specs_of(world: int, rows: list[tuple[str, ...]], folder: Path) -> list[RunS
     ]
 
 
-def counted(world: int, rows: list[tuple[str, ...]]) -> list[list[Counted]]:
+def counted(world: int, rows: list[tuple[str, ...]], recipe: str = BASE) -> list[list[Counted]]:
     """Each row's ranks."""
     with TemporaryDirectory() as folder:
-        specs = specs_of(world, rows, Path(folder))
+        specs = specs_of(world, rows, Path(folder), recipe)
         with freed_at_once():
             found = run_ranks(count_all, world, [to_json(spec) for spec in specs], timeout_s=600)
     by_place = [memories(spec, ON_CPU) for spec in specs]
@@ -105,6 +114,7 @@ def count(spec: RunSpec) -> tuple[int, int, int]:
     mesh = make_mesh(spec.parallel.mesh, device)
     trainer = build_trainer(spec, blueprint, samples, mesh, device)
     trainer.step(1)
+    trainer.engine.state()  # of shards that rest on drives, what is still being written is let go of
     gc.collect()
     before = reset_peak()
     trainer.step(2)

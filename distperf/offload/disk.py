@@ -63,7 +63,7 @@ class DiskTier:
 
     def prepare(self) -> None:
         """Read the first spans."""
-        self._maps.clear()
+        self._forget_views()
         if self._next == len(self._order) and not self._reading:
             self._next = 0
             self._wait_for_writes(0)
@@ -105,14 +105,18 @@ class DiskTier:
     def settle(self) -> None:
         """Have the kernel write what was stored in views; forget what was read before."""
         self._wait_for_writes(0)
-        for drive, mapped in self._maps.items():
-            self._files[drive].flush(mapped)
-        self._maps.clear()
+        self._forget_views()
         while self._reading:
             loan = self._reading.popleft()
             loan.done.result()
             self._free.append(loan.buffer)
         self._next = 0
+
+    def _forget_views(self) -> None:
+        """Under a memory limit what they read would press on all else."""
+        for drive, mapped in self._maps.items():
+            self._files[drive].flush(mapped)
+        self._maps.clear()
 
     def memory(self) -> dict[str, int]:
         """As `Tier.memory`."""

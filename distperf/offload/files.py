@@ -68,9 +68,11 @@ class StateFile:
             raise self._refused("cannot be mapped", error) from error
 
     def flush(self, mapped: mmap.mmap) -> None:
-        """Have the kernel write what was stored in a mapping."""
+        """Have the kernel write what was stored in a mapping, and give back the memory that it took, in views too."""
         try:
             mapped.flush()
+            mapped.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(self._owner, 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             raise self._refused("cannot be written", error) from error
 

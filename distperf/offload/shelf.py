@@ -72,7 +72,8 @@ class Shelf:
         return self._regions[at].values
 
     def ahead(self, at: int) -> None:
-        """Begin to read a region that will be wanted."""
+        """Begin to read a region that will be wanted. Views may not be used any more: what they read is let go of."""
+        self._forget_views()
         region = self._regions[at]
         if region.stands == ABSENT:
             region.stands, region.requests = READING, self._submit(region, StateFile.read)
@@ -118,9 +119,7 @@ class Shelf:
 
     def settle(self) -> None:
         """Have the kernel write what was stored in views, which may not be used any more; let go of all regions."""
-        for drive, mapped in self._maps.items():
-            self._files[drive].flush(mapped)
-        self._maps.clear()
+        self._forget_views()
         self.forget()
 
     def forget(self) -> None:
@@ -140,6 +139,11 @@ class Shelf:
         self._maps.clear()
         for file in self._files:
             file.close()
+
+    def _forget_views(self) -> None:
+        for drive, mapped in self._maps.items():
+            self._files[drive].flush(mapped)
+        self._maps.clear()
 
     def _submit(
         self, region: Region, move: Callable[[StateFile, int, memoryview], None]

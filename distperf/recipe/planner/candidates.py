@@ -60,8 +60,10 @@ _WHEN = {
     "loss": "the loss is computed",
     "head": "the head goes backward",
     "block": "the last layer goes backward",
+    "later block": "the layer before the last goes backward",
     "first block": "the first layer goes backward",
     "embedding": "the embedding goes backward",
+    "update": "weights are updated",
 }
 _WHAT = {
     "compute": "arithmetic",

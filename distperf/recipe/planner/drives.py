@@ -38,24 +38,22 @@ def kinds(spec: RunSpec) -> int:
     return 2 if spec.precision == "fp32" or spec.parallel.zero == 3 else 3
 
 
-def with_shelves(found: Transient, groups: ShardGroups, moment: str) -> Transient:
+def with_shelves(found: Transient, groups: ShardGroups, moment: str, *, accumulates: bool) -> Transient:
     """What stage 3 has at a moment, where shards rest on drives.
 
-    Going backward the layer before is read while one is at work, and gradients of those behind are written.
+    Going backward the layer before is read while one is at work, and gradients of those behind are written; the last
+    of the micro-batch before stay until then.
     """
+    blocks = (2 + GRADIENTS_THERE) * groups.block
+    before = groups.window(GRADIENTS_THERE - 1) if accumulates else 0
     there = {
-        "head": 2 * groups.block,
-        "block": (2 + GRADIENTS_THERE) * groups.block,
+        "loss": before,
+        "head": 2 * groups.block + before,
+        "block": 2 * groups.block + before,
+        "later block": blocks,
+        "first block": blocks,
         "embedding": groups.outside + groups.window(GRADIENTS_THERE),
         "update": groups.window(WEIGHTS_THERE) + groups.window(2),
     }
     peak = groups.window(WEIGHTS_THERE) + groups.window(GRADIENTS_THERE)
-    reduced = {
-        "block": groups.block,
-        "embedding": groups.outside,
-    }  # until it is taken to where it is written from
-    return replace(
-        found,
-        buckets_bytes=found.buckets_bytes + 4 * reduced.get(moment, 0),
-        absent_bytes=4 * (peak - min(peak, there.get(moment, 0))),
-    )
+    return replace(found, absent_bytes=4 * (peak - min(peak, there[moment])))

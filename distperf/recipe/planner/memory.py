@@ -147,7 +147,7 @@ def _of_place(spec: RunSpec, model: ModelSpec, pp: int, hardware: Hardware) -> M
     for moment, (live, logits) in moments.items():
         extra = Transient() if moment == "update" else transient(engine, moment)
         if shelved is not None:
-            extra = with_shelves(extra, shelved, moment)
+            extra = with_shelves(extra, shelved, moment, accumulates=engine.accumulates)
         found.append(
             Memory(
                 pp=pp,
@@ -220,9 +220,10 @@ def _of_stage(spec: RunSpec, shape: Shape, stage: Stage, live: int, heads: int) 
     found["block"] = (live + heads + working, heads)
     if spec.parallel.pp > 1 and SCHEDULES[spec.parallel.pp_schedule].splits_backward:
         live += _put_off(shape, stage)
+    later = live - min(1, stage.stop - stage.start - 1) * one
+    found["later block"] = (later + heads + working, heads)
     live -= (stage.stop - stage.start - 1) * one
-    if spec.parallel.pp > 1:
-        found["first block"] = (live + heads + working, heads)
+    found["first block"] = (live + heads + working, heads)
     if stage.is_first:
         working = activations.embedding_working(shape)
         working += activations.tied_waiting(shape, at_the_end=True) if is_whole else 0

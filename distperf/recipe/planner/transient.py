@@ -51,7 +51,9 @@ class Transient:
 
 
 def transient(engine: Engine, moment: str) -> Transient:
-    """What is there at "loss", "head", "block", "first block" or "embedding", in the order of a backward pass."""
+    """What is there at "loss", "head", "block" (the last one), "later block", "first block" or "embedding", in the order
+    of a backward pass.
+    """
     return _sharded(engine, moment) if engine.stage == 3 else Transient(0, _flat(engine, moment))
 
 
@@ -60,10 +62,10 @@ def _flat(engine: Engine, moment: str) -> int:
     width = engine.width
     ordinary = min(engine.total, max(BUCKET_BYTES // width, engine.matrix))
     large = engine.table if engine.table > ordinary else 0
-    count = -(-max(ordinary, engine.total - 2 * large) // ordinary)
-    lent = width * (large + min(REDUCING + 1, count) * ordinary) if engine.stage == 2 else 0
+    rest = max(ordinary, engine.total - 2 * large)  # the last bucket is as long as what is left
+    lent = width * (large + min((REDUCING + 1) * ordinary, rest)) if engine.stage == 2 else 0
     peers = engine.shards if engine.shards > 1 else engine.copies
-    reduced = large + min(REDUCING, count) * ordinary
+    reduced = large + min(REDUCING * ordinary, rest)
     if peers == 1:
         received = 0
     elif engine.native:
@@ -82,14 +84,16 @@ def _sharded(engine: Engine, moment: str) -> Transient:
     width, block, outside = engine.width, engine.block, engine.outside
     reduced = 4 if engine.native else 4 + 4 * (engine.shards - 1) / engine.shards
     gathered, buckets = width * outside, 0.0
-    if moment in ("block", "first block"):
+    if moment in ("block", "later block", "first block"):
         gathered += 2 * width * block
-        head = width * engine.table if engine.has_head else 0
-        buckets = head + (width + (0 if engine.pipelined else reduced)) * block
+        buckets = width * engine.table if engine.has_head else 0
+        if moment != "block":
+            buckets += (width + (0 if engine.pipelined else reduced)) * block  # of the one behind
     elif moment == "embedding":
         buckets = width * outside + reduced * (max(outside, block) if engine.pipelined else outside)
     if engine.pipelined:  # gradients wait, whole, for the last micro-batch's backward pass
         buckets += 4 * engine.total
-    starts = moment in ("loss", "head") and not (engine.pipelined or engine.accumulates)
-    absent = 4 * -(-engine.total // engine.shards) if starts else 0
-    return Transient(gathered if engine.reshards else 0, int(buckets), absent)
+    absent = 0
+    if not (engine.pipelined or engine.accumulates):
+        absent = {"first block": outside, "embedding": 0}.get(moment, engine.total)
+    return Transient(gathered if engine.reshards else 0, int(buckets), 4 * -(-absent // engine.shards))
