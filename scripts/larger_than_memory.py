@@ -2,9 +2,10 @@
 
     python scripts/larger_than_memory.py FOLDER [--limit-mib 400] [--layers 47] [--hidden 384] [--steps 2]
 
-As root, FOLDER on a drive. The same run four times, its launcher and one rank together in a memory cgroup where it says
-"limited": in memory without a limit, for its losses; on drives, limited, which must have the same losses to the bit;
-in memory, limited, which must be warned of beforehand and killed and explained. With activation_checkpoint: full.
+As root, FOLDER on a drive. The same run several times, its launcher and one rank together in a memory cgroup where it
+says "limited": in memory without a limit, for its losses; on drives, limited, which must have the same losses to the
+bit; the same stopped half-way, with a checkpoint, and resumed; in memory, limited, which must be warned of beforehand
+and killed and explained. With activation_checkpoint: full.
 """
 
 from __future__ import annotations
@@ -34,17 +35,16 @@ name: larger
 model: {{family: llama, layers: {layers}, hidden: {hidden}, heads: 8, kv_heads: 8, ffn: {ffn}, vocab: 256}}
 data: {{synthetic: true, seq_len: 64}}
 train: {{steps: {steps}, global_batch: 1, micro_batch: 1}}
-optimizer: {{lr: 1e-3}}
+optimizer: {{lr: 1e-3, schedule: {{name: constant, warmup_steps: 0}}}}
 precision: fp32
 parallel: {{zero: 3}}
 activation_checkpoint: full
 checkpoint: {{every_steps: 0, save_last: false}}
 launch: {{nproc: 1, max_restarts: 0, heartbeat_timeout_s: 60, lease_s: 120}}
 """
-IN_MEMORY = (
-    "offload.optimizer=cpu",
-    "offload.params=cpu",
-)  # a CPU's memory: nothing moves, by the same engine
+# A CPU's memory: nothing moves, by the same engine.
+IN_MEMORY = ("offload.optimizer=cpu", "offload.params=cpu")
+SAVES = ("checkpoint.every_steps=1",)
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ def cgroup(limit_bytes: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def launch(folder: Path, keys: tuple[str, ...], group: Path | None = None) -> Ran:
-    """A run in `folder`, in a cgroup or none."""
+def launch(folder: Path, keys: tuple[str, ...], group: Path | None = None, resume: Path | None = None) -> Ran:
+    """A run in `folder`, in a cgroup or none. resume: the run that it goes on from."""
     sets = [word for key in keys for word in ("--set", key)]
-    command = [DISTPERF, "launch", "recipe.yaml", *sets]
+    command = [DISTPERF, "launch", "recipe.yaml", *sets, *(["--resume", str(resume)] if resume else [])]
     if group is not None:
         enter = 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"'
         command = ["sh", "-c", enter, "sh", str(group), *command]
@@ -135,6 +135,14 @@ def main() -> None:
         found = launch(folder, on_drives, group)
     demand(found.code == 0, f"on drives, limited: {found.seconds:.0f} s", found)
     demand(found.losses == wanted.losses, f"losses equal to the bit: {found.losses}", found)
+    half = args.steps // 2
+    with cgroup(limit) as group:
+        first = launch(folder, (*on_drives, *SAVES, f"train.steps={half}"), group)
+    demand(first.code == 0, f"half of it, with checkpoints, limited: {first.seconds:.0f} s", first)
+    with cgroup(limit) as group:
+        rest = launch(folder, (*on_drives, *SAVES), group, resume=(folder / "runs" / "latest").resolve())
+    demand(rest.code == 0, f"resumed, limited: {rest.seconds:.0f} s", rest)
+    demand(first.losses + rest.losses == wanted.losses, "losses of both parts equal to the bit", rest)
     with cgroup(limit) as group:
         dead = launch(folder, (), group)
     demand("the plan of memory is" in dead.said, "in memory, limited: warned of before it starts", dead)
@@ -142,6 +150,7 @@ def main() -> None:
         dead.code == 1 and "killed by the kernel" in dead.said, "killed, and the report says by what", dead
     )
     demand("planned: " in dead.said, "and what was planned, and what was there", dead)
+    demand("--set offload.params=nvme" in dead.said, "and drives as a way out", dead)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,9 @@ class Row:
 
     def line(self) -> str:
         memory = self.memory
-        cells = (self.world, named(self.keys), f"{memory.planned_bytes / MIB:.1f}", f"{memory.counted_bytes / MIB:.1f}",
-                 f"{memory.ratio:.2f}", f"{self.planned_s:.3f}", f"{min(self.runs):.3f}", f"{self.ratio:.2f}")  # fmt: skip
-        return f"| {' | '.join(map(str, cells))} |"
+        sizes = f"{memory.planned_bytes / MIB:.1f} | {memory.counted_bytes / MIB:.1f} | {memory.ratio:.2f}"
+        times = f"{self.planned_s:.3f} | {min(self.runs):.3f} | {self.ratio:.2f}"
+        return f"| {self.world} | {named(self.keys)} | {sizes} | {times} |"
 
 
 def main() -> None:

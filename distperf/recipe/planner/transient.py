@@ -51,9 +51,7 @@ class Transient:
 
 
 def transient(engine: Engine, moment: str) -> Transient:
-    """What is there at "loss", "head", "block" (the last one), "later block", "first block" or "embedding", in the order
-    of a backward pass.
-    """
+    """What is there at "loss", "head", "block", "later block", "first block" or "embedding", in this order."""
     return _sharded(engine, moment) if engine.stage == 3 else Transient(0, _flat(engine, moment))
 
 
