@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import time
 
@@ -60,8 +61,9 @@ slurm: {nodes: 2, time: 10}
 def empty_queue(slurm):
     """Every test begins with a cluster of its own, in an empty folder for runs."""
     yield
-    slurm.run("scancel -u trainer; rm -rf runs")
+    slurm.run("scancel -u trainer")
     until(lambda: not slurm.run("squeue -h"))
+    slurm.run("rm -rf runs")  # not before: a run that is being cancelled still writes its checkpoint
 
 
 def until(condition, limit_s=LIMIT_S):
@@ -135,6 +137,40 @@ def test_one_task_leads_where_all_are_told_to_d16(slurm):
     assert [rank["host"] for rank in status(slurm)["ranks"]] == ["host2", "host3"], said
 
 
+def test_all_groups_of_a_heterogeneous_job_or_none_d19(slurm):
+    """D19: both groups are named in the refusal, and nothing is started on the first."""
+    write(slurm, hello_py=HELLO)
+    launch = f"{DISTPERF} launch --script hello.py; echo code $? >>job.log"
+    slurm.run(f"rm -f job.log; sbatch -o job.log -N1 -w host2 : -N1 -w host3 --wrap '{launch}'")
+    said = until(lambda: "code" in (text := slurm.run("cat job.log 2>/dev/null || true")) and text)
+    assert "is heterogeneous (group 0: host2; group 1: host3)" in said
+    assert "code 2" in said
+    assert not (slurm.folder / "runs").exists()
+
+
+def test_from_the_login_node_and_over_ssh(slurm):
+    """`salloc` leaves us where we are, and agents start on the job's nodes; by SSH, too, where the recipe says so."""
+    write(slurm, hello_py=HELLO)
+    launch = f"{DISTPERF} launch --script hello.py {COLD}"
+    said = slurm.run(f"salloc -Q -N2 --gpus-per-node=2 {launch} 2>&1")
+    assert "4 ranks on host2, host3" in said
+    assert said.count("| hello") == 4, said
+    write(
+        slurm,
+        hello_py=HELLO.partition("inner")[0] + 'print("hello", os.environ["RANK"], os.uname().nodename)',
+    )
+    config = slurm.folder / "ssh_config"  # of the user on the login node, in place of one at home
+    config.write_text(
+        (slurm.lab.dir / "ssh_config").read_text().replace(str(slurm.lab.dir), str(slurm.folder))
+    )
+    for name in ("key", "known_hosts"):
+        shutil.chown(shutil.copy(slurm.lab.dir / name, slurm.folder), int(slurm.run("id -u")))
+    ssh = f"env DISTPERF_SSH_CONFIG={config} {launch} --set slurm.agents=ssh"
+    said = slurm.run(f"salloc -Q -N2 {ssh} 2>&1")
+    hello = sorted(line.split("| ")[1] for line in said.splitlines() if "| hello" in line)
+    assert hello == ["hello 0 host2", "hello 1 host3"], said
+
+
 def test_a_queued_and_a_running_job_from_the_login_node(slurm):
     """`status` knows a job that waits and why, `stop` takes it out of the queue; of one that runs they show the ranks,
     and stop it in order.
@@ -206,16 +242,32 @@ def test_preemption_ends_a_run_in_order_and_goes_on_later(slurm):
     assert status(slurm)["attempt"] == 2
 
 
-def test_training_goes_on_from_the_very_step_of_the_warning(slurm):
-    """Only the batch shell is told: both ranks end after the same step with its checkpoint, from which the requeued job
-    trains on; metrics are those of one run.
+def test_a_lost_node_costs_no_more_than_a_restart(slurm):
+    """SLURM itself queues a job again whose node it has lost: the run goes on in it."""
+    write(slurm, patient_py=PATIENT, patient_yaml=RECIPE % ("10", ""))
+    job = submit(slurm)
+    until(lambda: slurm.run(f"{DISTPERF} logs slurm-{job} 2>/dev/null || true").count("up") == 2)
+    slurm.lab.ssh(1, "scontrol update NodeName=host3 State=DOWN Reason=test", "root")
+    until(lambda: slurm.state(job) == "PENDING")
+    slurm.lab.ssh(
+        1, "scontrol update NodeName=host3 State=RESUME || true", "root"
+    )  # it may be back by itself
+    go_again(slurm, job)
+    until(lambda: status(slurm)["exit_code"] == 0)
+    assert status(slurm)["attempt"] == 2
+
+
+@pytest.mark.parametrize("signal", ["--batch --signal=USR1", "--signal=USR2"])
+def test_training_goes_on_from_the_very_step_of_the_warning(slurm, signal):
+    """Only the batch shell is told, or only the steps: both ranks end after the same step with its checkpoint, from
+    which the requeued job trains on; metrics are those of one run.
     """
     write(slurm, train_yaml=TRAINING)
     slurm.run(f"{DISTPERF} sbatch train.yaml --submit 2>/dev/null")
     metrics = slurm.folder / "runs" / "latest" / "metrics.jsonl"
     until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4)
     job = slurm.run("squeue -h -o %i")
-    slurm.run(f"scancel -b -s USR1 {job}")
+    slurm.run(f"scancel {signal} {job}")
     go_again(slurm, job)
     first = status(slurm)
     assert (first["exit_code"], first["checkpoint"].rpartition("-")[2]) == (75, f"{first['step']:08d}")
