@@ -35,13 +35,16 @@ def planned(seen: Seen, look: Look) -> list[Line]:
 
 
 def _bars(pairs: Sequence[Pair], text: Callable[[float], str], look: Look) -> list[Line]:
-    """Two bars for each pair, one under the other, and by how much they differ."""
+    """Two bars for each pair, one under the other, and by how much they differ; one where nothing was planned."""
+    wanted = ("planned", "came") if any(pair.planned is not None for pair in pairs) else ("came",)
     room = max(8, look.width - 42)
     most = max((value for pair in pairs for value in (pair.planned, pair.came) if value), default=0.0)
     rows = []
     for pair in pairs:
         for label, value, tone in (("planned", pair.planned, "accent"), ("came", pair.came, "good")):
-            name = Span(f" {pair.name if label == 'planned' else '':<12}{label:<9}", "dim")
+            if label not in wanted:
+                continue
+            name = Span(f" {pair.name if label == wanted[0] else '':<12}{label:<9}", "dim")
             if value is None:
                 rows.append(line(name, Span("not known", "dim")))
                 continue

@@ -35,7 +35,7 @@ table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1
 th { font-weight: 600; color: var(--dim); } td.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { background: var(--box); padding: .8rem; overflow-x: auto; font-size: 13px; line-height: 1.4; border-radius: 6px; }
 .failure { border-left: 4px solid var(--bad); padding: .1rem 0 .1rem 1rem; margin: .8rem 0; }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 1rem; }
+.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1rem; }
 figure { margin: 0; } figcaption { color: var(--dim); } svg { width: 100%; }
 svg text { font-size: 11px; fill: var(--dim); }
 .curve { fill: none; stroke: var(--blue); stroke-width: 1.6; } .tick { stroke: var(--line); stroke-width: .7; }
@@ -148,7 +148,11 @@ def _step(facts: Facts) -> str:
     parts = [(name, mean) for name, mean, _, _ in usage.step_parts(facts.usage)]
     if not parts:
         return ""
-    rows = usage.step_rows(facts.usage)
+    rows = [
+        f'<tr><td><span class="key part-{number}"></span>{escape(part)}</td><td class="number">{mean}</td>'
+        f'<td class="number">{share}</td><td>{shown(most)}</td></tr>'
+        for number, (part, mean, share, most) in enumerate(usage.step_rows(facts.usage))
+    ]
     stages = usage.imbalance(facts.usage)
     drawn = "".join(
         curve(usage.over_time(facts.usage, name), label, "second")
@@ -158,7 +162,8 @@ def _step(facts: Facts) -> str:
         )
     )
     more = f"<p>Along the pipeline: {shown(stages)}.</p>" if stages else ""
-    found = table(rows, ("part", "mean of the median rank", "share", "most"))
+    head = "<tr><th>part</th><th>mean of the median rank</th><th>share</th><th>most</th></tr>"
+    found = f"<table>{head}{''.join(rows)}</table>"
     return f'{shares(parts)}{found}{more}<div class="curves">{drawn}</div>'
 
 
