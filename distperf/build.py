@@ -21,6 +21,7 @@ from distperf.measure.peaks import peak_flops_per_s
 from distperf.measure.progress import Workload
 from distperf.measure.replicas import Replicas
 from distperf.model.blueprint import Blueprint, blueprint_of, refuse_unmatched
+from distperf.model.init import Fill
 from distperf.model.loss import loss_sum
 from distperf.offload.keeping import Offload, rank_files
 from distperf.optim.schedules import lr_at
@@ -99,9 +100,17 @@ def _located(model: ModelFamily) -> ModelFamily:
 
 
 def build_trainer(
-    spec: RunSpec, blueprint: Blueprint, samples: SampleStore, mesh: Mesh, device: torch.device
+    spec: RunSpec,
+    blueprint: Blueprint,
+    samples: SampleStore,
+    mesh: Mesh,
+    device: torch.device,
+    *,
+    filled: bool = True,
 ) -> Trainer:
     """Model and engine of this rank, and the trainer that holds them. Collective.
+
+    `filled`: with the blueprint's initial values; else `engine.fill`, or a checkpoint, follows.
 
     Raises:
         DistperfError: the model cannot be divided as the recipe asks.
@@ -109,7 +118,8 @@ def build_trainer(
         OffloadError: a drive is too small.
     """
     assembly = assemble(spec, blueprint, mesh, device)
-    engine = _build_engine(spec, blueprint, assembly, mesh, device)
+    fill = blueprint.fill if filled else None
+    engine = _build_engine(spec, blueprint, fill, assembly, mesh, device)
     loader = Loader(spec.data, samples, spec.train, _data_rank(mesh), mesh.shape.data_parallel_size)
     batches = OwnRows(loader, mesh, spec.parallel.cp_method)
     scaled = Scaled(LossScale(), spec.train.global_batch * spec.data.seq_len)
@@ -160,7 +170,12 @@ def build_workload(spec: RunSpec, blueprint: Blueprint, device: torch.device) ->
 
 
 def _build_engine(
-    spec: RunSpec, blueprint: Blueprint, assembly: Assembly, mesh: Mesh, device: torch.device
+    spec: RunSpec,
+    blueprint: Blueprint,
+    fill: Fill | None,
+    assembly: Assembly,
+    mesh: Mesh,
+    device: torch.device,
 ) -> Engine:
     schedule = SCHEDULES[spec.parallel.pp_schedule]
     return build_engine(
@@ -171,7 +186,7 @@ def _build_engine(
         device=device,
         optimizer=spec.optimizer,
         accumulation=spec.train.accumulation,
-        fill=blueprint.fill,
+        fill=fill,
         tied=blueprint.shared if mesh.shape.pp > 1 else (),
         ends_apart=not schedule.v_shaped,
         reshards=mesh.shape.pp == 1 or not schedule.splits_backward,

@@ -17,6 +17,7 @@ from distperf.checkpoint.shards import State
 from distperf.contract import RESUME_ENV
 from distperf.errors import CheckpointError, CheckpointSuperseded
 from distperf.measure.progress import Progress
+from distperf.model.init import Fill
 from distperf.recipe.runspec import CheckpointSpec
 from distperf.trainer import Trainer
 
@@ -25,10 +26,11 @@ def resume(
     checkpoint: CheckpointSpec,
     origin: Origin,
     trainer: Trainer,
+    fill: Fill,
     progress: Progress,
     memory: Place | None = None,
 ) -> int:
-    """Fill model and optimizer from the checkpoint to start from, if any; returns the last finished step.
+    """Fill model and optimizer from the checkpoint to start from, or with initial values: the last finished step.
 
     `memory`: where checkpoints in memory are, if the run has some. Those that training does not start from go.
     """
@@ -47,6 +49,7 @@ def resume(
         if recall is not None and origin.attempt > 1:
             text = "no checkpoint is in the nodes' memory or on disk: training begins anew"
             progress.event("memory_gone", text)
+        trainer.engine.fill(fill)
         return 0
     for problem in found.passed_over:
         progress.event("checkpoint_damaged", f"passed over a damaged checkpoint: {problem}", problem=problem)

@@ -46,12 +46,13 @@ def run() -> bool:
     ranks = Ranks.from_env()
     orders = Orders.from_env(ranks)
     device, store = join(ranks)
-    built = build_run(orders, ranks, device, store)
+    built, fill = build_run(orders, ranks, device, store)
     progress = Progress(reporter(), ranks.rank, orders.attempt, built.workload)
     progress.say(introduction(orders.spec, device))
     memory = meet(ranks.node_rank) if orders.spec.checkpoint.memory.every_steps else None
     with closing(built.trainer.engine):
-        done = resume(orders.spec.checkpoint, built.origin, built.trainer, progress, memory)
+        done = resume(orders.spec.checkpoint, built.origin, built.trainer, fill, progress, memory)
+        del fill
         with stopwatch.running(device):
             finished = train(orders.spec, built, progress, memory, done, requests)
     if finished:

@@ -77,6 +77,10 @@ class Engine(Protocol):
         """
         ...
 
+    def fill(self, fill: Fill) -> None:
+        """Set the weights. Where no checkpoint is loaded."""
+        ...
+
     def loaded(self) -> None:
         """Bring all ranks up to date after the views of `state` were overwritten."""
         ...
@@ -102,13 +106,13 @@ def build_engine(
     device: torch.device,
     optimizer: OptimizerSpec,
     accumulation: int,
-    fill: Fill,
+    fill: Fill | None,
     tied: Collection[str] = (),
     ends_apart: bool = True,
     reshards: bool = True,
     offload: Offload = NO_OFFLOAD,
 ) -> Engine:
-    """An engine around a model on the meta device, with the values that `fill` gives. Collective.
+    """An engine around a model on the meta device, with the values that `fill` gives; None: with none yet. Collective.
 
     State is divided over the dp_shard and cp axes of the mesh; where they have one rank, stage 3 runs as stage 2,
     unless parameters are offloaded. In a pipeline gradients stay whole until its last backward pass, so that stage 2
@@ -123,7 +127,7 @@ def build_engine(
         DistperfError: a parameter or buffer of the model cannot be used as it is.
         OffloadError: a drive is too small or cannot be written.
 
-    Cost: stages 0 to 2 as one all-gather of the weights.
+    Cost: stages 0 to 2, with `fill`, as one all-gather of the weights.
     """
     dtype, pipelined = DTYPES[precision], mesh.size("pp") > 1
     sharing = Sharing.of(mesh, device, ties=pipelined and bool(tied) and ends_apart)
@@ -143,5 +147,6 @@ def build_engine(
         stage = min(zero, 1 if pipelined else 2)
         plan = FlatPlan(stage, dtype, accumulates=accumulation > 1, pipelined=pipelined)
         engine = FlatEngine(parts, plan, sharing, device, optimizer, tied, offload)
-    engine.fill(fill)
+    if fill is not None:
+        engine.fill(fill)
     return engine
