@@ -52,14 +52,14 @@ def tokenise(
     replaced = tokenizer.replaced_bytes
     with ShardWriter(job.folder, tokenizer.vocab, job.shard_tokens, f"part-{part:05}-") as writer:
         for extent in extents:
-            for document in read_documents(extent, job.field):
-                length = 0
-                for ids in tokenizer.encode(document):
-                    writer.append(ids)
-                    length += len(ids)
-                if length:
+            length = 0  # of the document that is being encoded
+            for ids, last in tokenizer.encode(read_documents(extent, job.field)):
+                writer.append(ids)
+                length += len(ids)
+                if last and length:
                     writer.append(end)
                     documents += 1
+                length = 0 if last else length
             before += extent.size_bytes
             read(before)
     done = Done(documents, tokenizer.replaced_bytes - replaced, tuple(writer.shards))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -20,13 +19,16 @@ if TYPE_CHECKING:
 
 BYTE_BLOCK = 2**22
 PIECE_BYTES = 2**18  # of text, encoded at a time
-PIECES = 16  # encoded together, one a core
+BATCH_BYTES = 2**22  # encoded together, over all cores
 EOD_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
+Block = tuple[NDArray[Any], bool]  # ids; whether they are the last ones of a document
+
+
 class Tokenizer(Protocol):
-    """What turns one document into ids below `vocab`; `eod` is the id that ends a document."""
+    """What turns documents into ids below `vocab`; `eod` is the id that ends a document."""
 
     name: str
     hash: str
@@ -34,8 +36,8 @@ class Tokenizer(Protocol):
     eod: int
     replaced_bytes: int  # so far: places where text was not UTF-8
 
-    def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
-        """Ids of a document, block by block, without `eod`."""
+    def encode(self, documents: Iterable[BinaryIO]) -> Iterator[Block]:
+        """Ids of documents, block by block, without `eod`. An empty document has no block."""
 
     def prompt(self, text: str, begin: bool) -> list[int]:
         """Ids of a text to go on from; `begin`: with what the tokenizer itself puts before a text."""
@@ -52,10 +54,11 @@ class ByteTokenizer:
     eod = BYTE_EOD
     replaced_bytes = 0
 
-    def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
-        """Ids of a document, block by block."""
-        while block := document.read(BYTE_BLOCK):
-            yield np.frombuffer(block, dtype=np.uint8)
+    def encode(self, documents: Iterable[BinaryIO]) -> Iterator[Block]:
+        """Ids of documents, block by block."""
+        for document in documents:
+            for block, last in _marked(iter(lambda: document.read(BYTE_BLOCK), b"")):  # noqa: B023
+                yield np.frombuffer(block, dtype=np.uint8), last
 
     def prompt(self, text: str, begin: bool) -> list[int]:
         """The bytes of a text; nothing is put before it."""
@@ -90,15 +93,15 @@ class JsonTokenizer:
         self.hash = hashlib.blake2b(content, digest_size=16).hexdigest()
         self.eod = _find_eod(path, self._library)
 
-    def encode(self, document: BinaryIO) -> Iterator[NDArray[Any]]:
-        """Ids of a document. One longer than PIECE_BYTES is encoded in pieces, cut where a line starts."""
-        pieces = cut_text(document)
-        while batch := list(islice(pieces, PIECES)):
-            texts = [piece.decode("utf-8", errors="replace") for piece in batch]
-            for piece, text in zip(batch, texts, strict=True):
+    def encode(self, documents: Iterable[BinaryIO]) -> Iterator[Block]:
+        """Ids of documents, several at once. One longer than PIECE_BYTES is in pieces, cut where a line starts."""
+        for batch in _batches(piece for document in documents for piece in _marked(cut_text(document))):
+            texts = [piece.decode("utf-8", errors="replace") for piece, _ in batch]
+            for (piece, _), text in zip(batch, texts, strict=True):
                 self.replaced_bytes += text.count(REPLACEMENT) - piece.count(REPLACEMENT.encode())
-            for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False):
-                yield np.array(encoding.ids, dtype=np.uint32)
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+            for encoding, (_, last) in zip(encodings, batch, strict=True):
+                yield np.array(encoding.ids, dtype=np.uint32), last
 
     def prompt(self, text: str, begin: bool) -> list[int]:
         """Ids of a text, and with `begin` those that the file's post-processor adds."""
@@ -112,6 +115,28 @@ class JsonTokenizer:
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer that a recipe names: "byte", or the path of a tokenizers JSON file. Raises DataError."""
     return ByteTokenizer() if name == "byte" else JsonTokenizer(Path(name))
+
+
+def _marked(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each piece, and whether it is the last."""
+    piece = next(pieces, None)
+    while piece is not None:
+        following = next(pieces, None)
+        yield piece, following is None
+        piece = following
+
+
+def _batches(pieces: Iterable[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:
+    """Pieces in lists of BATCH_BYTES, and what is left."""
+    batch, size = [], 0
+    for piece, last in pieces:
+        batch.append((piece, last))
+        size += len(piece)
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def cut_text(document: BinaryIO) -> Iterator[bytes]:

@@ -28,7 +28,8 @@ def write_tokenizer(path: Path, specials: tuple[str, ...] = ("<|endoftext|>",)) 
 
 
 def ids_of(tokenizer: module.Tokenizer, text: bytes) -> list[int]:
-    return np.concatenate([*tokenizer.encode(io.BytesIO(text)), np.array([], dtype=np.uint32)]).tolist()
+    blocks = [ids for ids, _ in tokenizer.encode([io.BytesIO(text)])]
+    return np.concatenate([*blocks, np.array([], dtype=np.uint32)]).tolist()
 
 
 @given(st.binary())
@@ -117,5 +118,17 @@ def test_cutting_changes_no_token(tmp_path: Path):
 
 def test_byte_blocks_are_bounded():
     """A large file never becomes one array."""
-    blocks = list(ByteTokenizer().encode(io.BytesIO(bytes(module.BYTE_BLOCK + 1))))
-    assert [len(block) for block in blocks] == [module.BYTE_BLOCK, 1]
+    blocks = list(ByteTokenizer().encode([io.BytesIO(bytes(module.BYTE_BLOCK + 1))]))
+    assert [(len(block), last) for block, last in blocks] == [(module.BYTE_BLOCK, False), (1, True)]
+
+
+def test_documents_that_are_encoded_together_stay_apart(tmp_path):
+    """Their ids are those of each alone, whatever batch it is in; an empty one has no block, a long one several."""
+    tokenizer = load_tokenizer(str(write_tokenizer(tmp_path / "t.json")))
+    texts = [b"one", b"", b"a line\n" * (module.BATCH_BYTES // 5), b"two", b" \n", b"three"]
+    found: list[list[int]] = [[]]
+    for ids, last in tokenizer.encode(map(io.BytesIO, texts)):
+        found[-1] += ids.tolist()
+        if last:
+            found.append([])
+    assert found == [ids_of(tokenizer, text) for text in texts if text] + [[]]
