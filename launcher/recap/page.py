@@ -43,7 +43,7 @@ svg text { font-size: 11px; fill: var(--dim); }
 .part-0 { fill: var(--good); background: var(--good); } .part-1 { fill: var(--bad); background: var(--bad); }
 .part-2 { fill: var(--blue); background: var(--blue); } .part-3 { fill: var(--teal); background: var(--teal); }
 .part-4 { fill: var(--warn); background: var(--warn); } .part-5 { fill: var(--grey); background: var(--grey); }
-.part-6 { fill: var(--dim); } .part-7 { fill: var(--line); }
+.part-6 { fill: var(--dim); background: var(--dim); } .part-7 { fill: var(--line); background: var(--line); }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .5rem; }
 """
 
