@@ -24,7 +24,7 @@ from distperf.offload.spans import BLOCK, FP32, Extent, Span
 from distperf.offload.states import State
 from distperf.optim.adamw import Moments
 
-AHEAD = 3  # reads under way for each drive, and as many writes: with two, a busy host left drives idle in between
+AHEAD = 2  # reads under way for each drive, and as many writes
 
 
 @dataclass(frozen=True)

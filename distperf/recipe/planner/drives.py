@@ -15,7 +15,7 @@ from distperf.recipe.runspec import RunSpec
 
 # As in distperf.offload.spans and distperf.offload.disk; a test holds them together.
 SPAN = 1 << 20
-AHEAD = 3
+AHEAD = 2
 
 
 def buffers_bytes(spec: RunSpec, engine: Engine) -> int:

@@ -48,7 +48,7 @@ def test_states_come_back_as_they_were_given(tmp_path, dtype):
                 assert [t.unique().item() for t in tier.view(span).kept] == [
                     100 * number + 10 * at + 2 for at in range(len(state.kept))
                 ]
-    assert tier.memory()["buckets_bytes"] <= 13 * 3 * 4096
+    assert tier.memory()["buckets_bytes"] <= 9 * 3 * 4096
     tier.close()
     assert [list(drive.iterdir()) for drive in drives] == [[], []]
 
