@@ -12,8 +12,10 @@ from distperf.recipe.planner.hardware import Hardware
 from distperf.recipe.planner.memory import Memory, memories
 from distperf.recipe.runspec import ModelSpec, RunSpec
 from launcher import words
+from launcher.errors import PreflightError
 from launcher.planning import Planned
 
+SURE = 1.1  # times the room: plans were held to within a tenth of what ranks took
 # What "fits" is judged by, and the names of a step's limits.
 LIMITS = {
     "compute": "compute",
@@ -131,6 +133,14 @@ def warning(found: Forecast | None) -> list[str]:
         f"the plan of memory is {words.size(candidate.memory.total_bytes)} for the fullest rank, and there are "
         f"{words.size(room)} ({found.hardware.source}): {candidate.reason}; see `distperf plan --candidates 10`"
     ]
+
+
+def refuse(found: Forecast | None) -> None:
+    """Raises PreflightError for a run that cannot fit, by more than the plan may be off."""
+    said = warning(found)
+    if found is None or not said or found.candidate.memory.total_bytes <= SURE * (found.candidate.room or 0):
+        return
+    raise PreflightError(f"{said[0]}. If you know better: --no-check")
 
 
 def candidates(planned: Planned, count: int) -> list[Candidate]:

@@ -124,6 +124,8 @@ def launch(
         if planned is None:
             parsed = with_probed_slots(parsed, nodes.facts)
         planned = plan(with_found_hardware(parsed, nodes.facts))
+        if request.check:
+            forecast.refuse(forecast.forecast(planned))
         for warning in (*planned.warnings, *forecast.warning(forecast.forecast(planned))):
             say(f"warning: {warning}")
         needed = needs(planned.parsed, request.check)

@@ -76,10 +76,10 @@ def cgroup(limit_bytes: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def launch(folder: Path, keys: tuple[str, ...], group: Path | None = None, resume: Path | None = None) -> Ran:
-    """A run in `folder`, in a cgroup or none. resume: the run that it goes on from."""
+def launch(folder: Path, keys: tuple[str, ...], group: Path | None = None, *flags: str) -> Ran:
+    """A run in `folder`, in a cgroup or none."""
     sets = [word for key in keys for word in ("--set", key)]
-    command = [DISTPERF, "launch", "recipe.yaml", *sets, *(["--resume", str(resume)] if resume else [])]
+    command = [DISTPERF, "launch", "recipe.yaml", *sets, *flags]
     if group is not None:
         enter = 'echo $$ > "$1/cgroup.procs"; shift; exec "$@"'
         command = ["sh", "-c", enter, "sh", str(group), *command]
@@ -140,12 +140,18 @@ def main() -> None:
         first = launch(folder, (*on_drives, *SAVES, f"train.steps={half}"), group)
     demand(first.code == 0, f"half of it, with checkpoints, limited: {first.seconds:.0f} s", first)
     with cgroup(limit) as group:
-        rest = launch(folder, (*on_drives, *SAVES), group, resume=(folder / "runs" / "latest").resolve())
+        rest = launch(
+            folder, (*on_drives, *SAVES), group, "--resume", str((folder / "runs" / "latest").resolve())
+        )
     demand(rest.code == 0, f"resumed, limited: {rest.seconds:.0f} s", rest)
     demand(first.losses + rest.losses == wanted.losses, "losses of both parts equal to the bit", rest)
     with cgroup(limit) as group:
-        dead = launch(folder, (), group)
-    demand("the plan of memory is" in dead.said, "in memory, limited: warned of before it starts", dead)
+        refused = launch(folder, (), group)
+    demand(
+        refused.code == 4 and "the plan of memory is" in refused.said, "in memory, limited: refused", refused
+    )
+    with cgroup(limit) as group:
+        dead = launch(folder, (), group, "--no-check")
     demand(
         dead.code == 1 and "killed by the kernel" in dead.said, "killed, and the report says by what", dead
     )

@@ -73,7 +73,9 @@ def launch(
     resume: str | None = Resume,
     ssh_options: list[str] | None = SshOption,
     no_check: bool = typer.Option(
-        False, "--no-check", help="Skip the checks of versions and shared folders."
+        False,
+        "--no-check",
+        help="Skip the checks of versions, of shared folders, and of whether memory is enough.",
     ),
     quiet: bool = Quiet,
     verbose: bool = Verbose,

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from launcher import dryrun
-from launcher.errors import UsageError
+from launcher.errors import PreflightError, UsageError
+from launcher.launch import launch
 from launcher.planning import Request
 
 RECIPE = """
@@ -60,6 +61,16 @@ def test_what_does_not_fit_is_said(plan_of):
     assert (plan["fits"], plan["binding_limit"]) == (False, "memory")
     assert any("--candidates" in warning for warning in plan["warnings"])
     assert any("does not fit" in line for line in text)
+
+
+def test_a_launch_that_cannot_fit_is_refused(tmp_path):
+    """By more than a plan may be off; nothing is left but the message, which says how to start it all the same."""
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    sets = ("hardware.device=cpu", "hardware.memory_gib=8", "train.global_batch=2")
+    request = Request(recipe=tmp_path / "r.yaml", nproc=2, sets=sets, run_dir=tmp_path / "runs")
+    with pytest.raises(PreflightError, match=r"the plan of memory is .* --no-check"):
+        launch(request, lambda line: None)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_auto_is_settled_by_the_plan(plan_of):
