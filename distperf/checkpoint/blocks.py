@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from distperf.errors import CheckpointCorrupt
 
 HASH = "xxh3-128"
 BLOCK_BYTES = 4 << 20
+AHEAD_BYTES = 16 << 20  # of a file, that a disk reads while others are copied and hashed
 
 # A network file system may show other nodes a new name only after a while (attribute and name caches of 3 s and more).
 PATIENCE_S = 10.0
@@ -65,6 +67,7 @@ class CheckedReader:
         self._path, self._sums, self._block_bytes = path, sums, block_bytes
         self._scratch = memoryview(bytearray(min(block_bytes, sums.bytes)))
         self._held = -1  # the block that is in _scratch
+        self._soon: deque[int] = deque()
         try:
             self._fd = open_seen(path, os.O_RDONLY)
         except OSError as error:
@@ -95,9 +98,18 @@ class CheckedReader:
                 part[:] = self._fetched(block)[skipped:][: len(part)]
             done += len(part)
 
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Bytes, from and to, that will be read in this order: the kernel begins with some before they are asked for.
+
+        By itself it looks 128 KiB ahead, too little to keep a fast disk busy while blocks are hashed.
+        """
+        blocks = (range(start // self._block_bytes, -(-stop // self._block_bytes)) for start, stop in spans)
+        self._soon = deque(dict.fromkeys(block for of_span in blocks for block in of_span))
+
     def damaged(self) -> Iterator[CheckpointCorrupt]:
         """What is wrong with each block of the file that is not what was written."""
         self._held = -1
+        self.expect([(0, self._sums.bytes)])
         for block in range(len(self._sums.blocks)):
             try:
                 self._fetch(block, self._scratch[: self._length(block)])
@@ -120,6 +132,7 @@ class CheckedReader:
         place = f"{self._path}: bytes {start:,} to {start + len(into):,}"
         span = (start, start + len(into))
         try:
+            self._ask_ahead(start)
             done = 0
             while done < len(into):
                 count = os.preadv(self._fd, [into[done:]], start + done)
@@ -132,6 +145,11 @@ class CheckedReader:
             ) from error
         if done < len(into) or hash_of(into) != self._sums.blocks[block]:
             raise CheckpointCorrupt(f"{place} are not what was written", self._path.name, span)
+
+    def _ask_ahead(self, at: int) -> None:
+        while self._soon and self._soon[0] * self._block_bytes <= at + AHEAD_BYTES:
+            start = self._soon.popleft() * self._block_bytes
+            os.posix_fadvise(self._fd, start, self._block_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def read_checked(path: Path, sums: FileSum, block_bytes: int) -> bytes:

@@ -39,6 +39,13 @@ class Read:
     dtype: torch.dtype
     target: Tensor
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Bytes of the file, from the first wanted row's to the last's."""
+        row_bytes = math.prod(self.sizes[1:]) * self.dtype.itemsize
+        start = self.start + (self.first[0] * row_bytes if self.first else 0)
+        return start, start + (len(self.target) if self.sizes else 1) * row_bytes
+
 
 class Stored:
     """A checkpoint opened for reading.
@@ -77,6 +84,7 @@ class Stored:
             with CheckedReader(
                 self.path / name, self.manifest.files[name], self.manifest.block_bytes
             ) as file:
+                file.expect(read.span for read in reads)
                 for read in reads:
                     _copy(file.read_into, read.start, read.sizes, read.first, read.dtype, read.target)
         except CheckpointCorrupt as error:
