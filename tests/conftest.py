@@ -1,5 +1,5 @@
 """What all tests share: an environment without another run's variables and without what was measured of this machine;
-one process for tests that share a network.
+one process for the tests of a file.
 """
 
 from __future__ import annotations
@@ -27,12 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
             del os.environ[name]
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist writes groups into ids in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests run on one worker, one after the other: all of the lab, since they cut cables and boot
-    hosts; else those of a file, since they share what it takes long to set up.
-    """
+    """Tests of a file run on one worker: they share what it takes long to set up, a network of hosts for one."""
     for item in items:
-        if item.get_closest_marker("lab"):
-            item.add_marker(pytest.mark.xdist_group("lab"))
-        elif item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))

@@ -299,8 +299,7 @@ def test_links_lead_somewhere(path: Path):
     assert broken == []
 
 
-@pytest.mark.xdist_group("one")
-def test_groups_of_tests_stay_together(request):
-    """What shares rooms of the lab, or rows that cost minutes, runs on one worker: pytest-xdist marks it in the id."""
+def test_a_file_of_tests_stays_together(request):
+    """It runs on one worker: pytest-xdist goes by the group that it finds in the id."""
     if "PYTEST_XDIST_WORKER" in os.environ and request.config.getoption("loadgroup"):
-        assert request.node.nodeid.endswith("@one")
+        assert request.node.nodeid.endswith("@tests/test_house_rules.py")
