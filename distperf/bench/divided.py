@@ -31,7 +31,7 @@ MOST_RANKS = 8  # of a group: layers are hardly ever divided further
 HEAD_SIZE = 64
 SIZES = ((1, 64), (2, 256), (8, 256))  # B, S
 DEVICE_SIZES = ((1, 512), (2, 2048), (4, 4096))
-ENOUGH_S = 1.0  # a whole layer that takes longer is the last that is tried
+ENOUGH_S = 0.2  # a size at which a layer takes longer is the last that is tried
 LEAST_S = 1e-6  # where dividing costs nothing that can be seen
 
 
@@ -60,13 +60,15 @@ def _added(where: str, group: dist.ProcessGroup | None, device: torch.device) ->
     for sequences, positions in SIZES if device.type == "cpu" else DEVICE_SIZES:
         own = 2 * ceil(positions / (2 * group.size()))  # ring cuts a sequence into 2 N pieces
         whole = _seconds(_layer(spec, dtype, device), (sequences, own * group.size()), group)
+        longest = whole
         for what, divide in DIVIDE.items():
             layer = _layer(spec, dtype, device)
             divide(layer, spec, group)
-            added = _seconds(layer, (sequences, own), group) - whole / group.size()
+            seconds = _seconds(layer, (sequences, own), group)
+            longest, added = max(longest, seconds), seconds - whole / group.size()
             sent = layer_bytes(what, spec, sequences * own * group.size(), dtype.itemsize, group.size())
             found.append({"what": what, "where": where, "amount": sent, "value": max(LEAST_S, added)})
-        if whole > ENOUGH_S:
+        if longest > ENOUGH_S:
             break
     return found if group.rank() == 0 else []
 

@@ -73,9 +73,7 @@ def launch(
     resume: str | None = Resume,
     ssh_options: list[str] | None = SshOption,
     no_check: bool = typer.Option(
-        False,
-        "--no-check",
-        help="Skip the checks of versions, of shared folders, and of whether memory is enough.",
+        False, "--no-check", help="Skip the checks of versions, shared folders and memory."
     ),
     quiet: bool = Quiet,
     verbose: bool = Verbose,

@@ -31,7 +31,7 @@ def test_a_host_with_a_slow_link(lab, place):
     shape = ["tbf", "rate", RATE, "burst", "64kb", "latency", "100ms"]
     subprocess.run([*here, "add", "dev", "eth0", "root", *shape], check=True, timeout=10)
     try:
-        done = distperf(place, "bench", "comm", "--hosts", "hosts", "--json")
+        done = distperf(place, "bench", "comm", "--hosts", "hosts", "--json", limit_s=240)
     finally:
         subprocess.run([*here, "del", "dev", "eth0", "root"], check=True, timeout=10)
     assert done.returncode == 0, done.stderr

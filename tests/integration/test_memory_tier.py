@@ -35,10 +35,10 @@ def resumes(run: Path) -> list[dict]:
 
 
 def test_a_killed_rank_goes_on_from_memory_and_leaves_nothing(place):
-    """SIGKILL of a rank after step 8 of 40: the next attempt goes on from memory, at most EVERY steps earlier and those
-    of a copy that was on its way, without a checkpoint on disk; the losses are an undisturbed run's, to the last bit.
+    """SIGKILL of a rank after step 8 of 400: the next attempt goes on from memory, EVERY steps earlier at most and
+    those of a copy under way, without a checkpoint on disk; losses are an undisturbed run's, to the last bit.
     """
-    flags = ("recipe.yaml", "--nproc", "2", "--set", "train.steps=40")
+    flags = ("recipe.yaml", "--nproc", "2", "--set", "train.steps=400")  # more than pass by before it is seen
     run = start(place, *flags)
     status = run.until(lambda s: s["metrics"].get("step", 0) >= 8)
     folder = next((place / "memory").glob("distperf-memory-*"))
