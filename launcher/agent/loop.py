@@ -20,6 +20,7 @@ from launcher.agent.traces import pieces
 from launcher.agent.warm import WarmStart
 
 LOG_LOOK_S = 0.025  # how often files are looked at for new bytes while ranks run
+HURRY_BYTES = 1 << 16  # of logs, that even a second Ctrl-C waits for
 KILL_AGAIN_S = 0.1  # how often what survives SIGKILL (a fork in between) is looked for
 
 
@@ -47,7 +48,7 @@ class Agent:
         self._figures = Figures(self._selector)
         self._heard = self._beat = time.monotonic()
         self._kill_at: Optional[float] = None
-        self._hurry = False  # what has not been sent of the logs stays here
+        self._hurry = False  # where much of the logs has not been sent, it stays here
         self._setup: Optional[Tuple[int, Setup]] = None  # shell lines that run before any rank, and who asked
         self._looks: Optional[Looks] = None  # stacks that are being taken
         self._idle_told = True
@@ -302,7 +303,7 @@ class Agent:
         self.say(protocol.Figures(self._ranks.attempt, *self._figures.take(now)))
 
     def _next_log_frame(self) -> Optional[bytes]:
-        if self._hurry:
+        if self._hurry and sum(self._ranks.unsent().values()) > HURRY_BYTES:
             return None
         for number, rank in list(self._ranks.all.items()):
             chunk = rank.log.next_chunk()
