@@ -124,9 +124,10 @@ def launch(
         if planned is None:
             parsed = with_probed_slots(parsed, nodes.facts)
         planned = plan(with_found_hardware(parsed, nodes.facts))
+        found = forecast.forecast(planned)
         if request.check:
-            forecast.refuse(forecast.forecast(planned))
-        for warning in (*planned.warnings, *forecast.warning(forecast.forecast(planned))):
+            forecast.refuse(found)
+        for warning in (*planned.warnings, *forecast.warning(found)):
             say(f"warning: {warning}")
         needed = needs(planned.parsed, request.check)
         if needed.setup.lines:

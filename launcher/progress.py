@@ -77,7 +77,7 @@ def lingering(state: RunState) -> str | None:
         return None
     still = "still runs" if len(left) == 1 else "still run"
     since = f"{stall.LINGER_S:.0f} s and more after {words.ranks(ended)} ended"
-    return f"{words.ranks(left)} {still}, without a word, {since} (distperf status shows what of: 3, then x)"
+    return f"{words.ranks(left)} {still}, without a word, {since} (distperf status: 3, then x, shows their stacks)"
 
 
 def looked(state: RunState) -> events.HeldUp | None:

@@ -1,7 +1,7 @@
 """What nvidia-smi tells of this node's devices: one that runs on for most of it, one a minute for NVLink's counters.
 
 A start of nvidia-smi takes a second of a CPU, so that none is started more often. It may hang with its driver: nothing
-here waits for it.
+here waits for its words, nor longer than KILL_S for its end.
 """
 
 import os

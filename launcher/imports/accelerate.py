@@ -18,13 +18,8 @@ _OFFLOAD = "by hand: offload.optimizer, offload.params (with ZeRO-3) and offload
 _WRAP = "a layer is the unit"
 _PREFETCH = "communication always overlaps with compute"
 
-PRECISION = {
-    "no": "fp32",
-    "false": "fp32",
-    "fp16": "fp16",
-    "bf16": "bf16",
-    "fp8": "fp8",
-}  # YAML 1.1 reads `no` as false
+# YAML 1.1 reads `no` as false.
+PRECISION = {"no": "fp32", "false": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 FSDP_STAGES = {
     "FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3,
     "HYBRID_SHARD_ZERO2": 2, "5": 2,
